@@ -1,0 +1,1 @@
+"""What the tests share: real servers, real nodes, handlers that do as they are told."""
