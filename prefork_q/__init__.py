@@ -1,0 +1,1 @@
+"""prefork-q: a task queue on Redis with prefork workers."""
