@@ -39,7 +39,7 @@ TABLE: tuple[Key, ...] = (
     Key("body:<id>", "string", "the payload as JSON text, opaque to every script", "submit", "with the task"),
     Key("idem:<key>", "string", "idempotency key -> `<id> <fingerprint>`", "submit", "with the task"),
     Key("wake:<queue>", "list", "at most a few wake-up tokens",
-        "submit, claim, promote, release, reap, hand_back, retry, resume, wake", "never"),
+        "submit, claim, promote, release, reap, hand_back, retry, resume, remind", "never"),
     Key("mover", "list", "a token for the keepers: something is due earlier than was known",
         "submit, fail, release, hand_back", "never"),
     Key("claim:<worker>", "string", "the last claiming call of a worker: `<seq> <token> <id>...`, or `gone`",

@@ -1,0 +1,439 @@
+"""The verbs on tasks. Each is one atomic script in Redis; all are safe to repeat.
+
+`Broker` waits for its answers and is used by clients, the api and the keeper, from any thread.
+The worker's fetch loop sends the same scripts itself (`worker/fetch.py`) and shares the
+spelling of arguments and answers below: `ClaimRequest`, `Settlement`, `Lease`, `Claimed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
+from prefork_q.errors import IdempotencyConflict, Stale
+from prefork_q.keys import Keys
+from prefork_q.scripts import Script, scripts
+from prefork_q.states import Status
+from prefork_q.task import Submission, Submitted
+
+LAYOUT = "1"
+"""The version of the layout in Redis that this version writes; DESIGN.md says how it may change."""
+
+MAX_LOSSES = 10
+"""Expired leases that a started task survives; one more and it is dead, 'lease lost'."""
+
+UNKNOWN_LIMIT = 3_600.0
+"""Seconds that a task of a type that no worker knows is put back before it is dead."""
+
+MAX_CLAIM_BYTES = 1 << 20
+"""Bytes of payloads in one claim; a single task may be larger."""
+
+
+class Lease(NamedTuple):
+    """A claimed task, as the answer of Redis has it: bytes stay bytes until somebody reads them."""
+
+    id: bytes
+    type: bytes
+    queue: bytes
+    body: bytes
+    attempt: int
+    max_attempts: int
+    crashes: int
+    timeout_ms: int
+    wait_ms: int
+    token: int
+
+
+class Settlement(NamedTuple):
+    """What a worker says of a task that it holds; see `lua/parts/settle.lua`.
+
+    `text` is a result or an error as JSON. `delay_ms` is "" for none: then a failed task is
+    dead, and a released one goes back to its queue at once.
+    """
+
+    verb: str
+    id: bytes
+    token: int
+    ran_ms: int = 0
+    text: bytes = b""
+    delay_ms: int | str = ""
+
+
+class ClaimRequest(NamedTuple):
+    """What a worker has room for; see `lua/parts/take.lua`."""
+
+    worker: str
+    seq: int
+    lease_ms: int
+    room: int
+    limit: int
+    budget_us: int
+    queues: Sequence[str]
+    paces_us: Sequence[tuple[bytes, int]] = ()
+
+    def arguments(self) -> list[object]:
+        flat: list[object] = [
+            self.worker, self.seq, self.lease_ms, self.room, self.limit, self.budget_us,
+            MAX_CLAIM_BYTES, len(self.queues), *self.queues,
+        ]  # fmt: skip
+        for type_, pace_us in self.paces_us:
+            flat += (type_, pace_us)
+        return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a claim. `dropped` tells of entries that were unreadable and why."""
+
+    leases: list[Lease]
+    is_gone: bool = False
+    dropped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """`next_due` is in seconds from now, None if nothing waits."""
+
+    moved: int
+    next_due: float | None
+
+
+class Expired(NamedTuple):
+    """A task whose lease ran out, and where it went."""
+
+    id: str
+    type: str
+    status: Status
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """`is_holding`: no keeper had been heard of for a while, so nobody reaps for one lease."""
+
+    expired: list[Expired]
+    is_holding: bool
+
+
+class Renewal(NamedTuple):
+    id: str
+    token: int
+    is_started: bool
+
+
+class HandBack(NamedTuple):
+    """One task of a dead worker; see `lua/hand_back.lua` for the verdicts."""
+
+    id: str
+    token: int
+    verdict: str = "held"
+    error: bytes = b""
+    delay: float | None = None
+
+
+class Returned(NamedTuple):
+    """A task that was handed back, and where it went."""
+
+    id: str
+    type: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends tasks. `retention` in seconds."""
+
+    retention: float = 86_400.0
+    max_crashes: int = 3
+    max_losses: int = MAX_LOSSES
+    unknown_limit: float = UNKNOWN_LIMIT
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1_000)
+
+
+def commit_arguments(
+    settlements: Iterable[Settlement], request: ClaimRequest, limits: Limits
+) -> list[object]:
+    """Return the arguments of `commit`."""
+    outcomes: list[object] = []
+    for settlement in settlements:
+        outcomes += settlement
+    head: list[object] = [
+        milliseconds(limits.retention), milliseconds(limits.unknown_limit), len(outcomes) // 6,
+    ]  # fmt: skip
+    return head + outcomes + request.arguments()
+
+
+def parse_claimed(answer: list[Any]) -> Claimed:
+    """Return what a claim has answered."""
+    word, token, tasks, dropped = answer
+    number = int(token)
+    return Claimed(
+        leases=[Lease(*task, number) for task in tasks],
+        is_gone=word == b"gone",
+        dropped=tuple((name.decode("utf-8", "replace"), reason.decode()) for name, reason in dropped),
+    )
+
+
+class Broker:
+    """The verbs, each a call that waits for its answer.
+
+    Every method raises `Unavailable` when Redis cannot do it now. `redis` must not decode
+    answers and must not retry.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, limits: Limits | None = None) -> None:
+        self._redis = client
+        self._root = keys.root
+        self._limits = limits or Limits()
+        self._retention_ms = milliseconds(self._limits.retention)
+
+    # -- submission
+
+    def submit(self, submissions: Sequence[Submission]) -> list[Submitted]:
+        """Store all of these tasks, or none.
+
+        Raises:
+            IdempotencyConflict: a key was used before, for another request.
+        """
+        arguments: list[object] = []
+        for one in submissions:
+            arguments += (
+                one.id,
+                one.type,
+                one.queue,
+                one.body,
+                one.max_attempts,
+                "" if one.delay is None else milliseconds(one.delay),
+                "" if one.run_at is None else milliseconds(one.run_at),
+                "" if one.timeout is None else milliseconds(one.timeout),
+                one.idempotency_key or "",
+                one.fingerprint or "",
+            )
+        word, answers = self._call("submit", *arguments)
+        if word == b"conflict":
+            index = answers - 1
+            raise IdempotencyConflict(
+                f"the idempotency key {submissions[index].idempotency_key!r} was used for another request: "
+                "send that request again unchanged, or use a new key",
+                index=index,
+            )
+        return [
+            Submitted(
+                answer[1].decode() if len(answer) > 1 else one.id,
+                Status(answer[0].decode()),
+                # Its own id: the same call again, after its answer was lost.
+                len(answer) > 1 and answer[1].decode() != one.id,
+            )
+            for one, answer in zip(submissions, answers, strict=True)
+        ]
+
+    # -- the worker's verbs
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """Lease what there is room for."""
+        return parse_claimed(self._call("claim", self._retention_ms, *request.arguments()))
+
+    def complete(self, id: str | bytes, token: int, result: bytes, *, ran: float = 0.0) -> None:
+        """Write the result (JSON) of a task that ran for `ran` seconds.
+
+        Raises:
+            Stale: the lease is another's, or nobody's; nothing was written.
+        """
+        self._settle_one(Settlement("complete", _id(id), token, milliseconds(ran), result))
+
+    def fail(self, id: str | bytes, token: int, error: bytes, *, delay: float | None) -> None:
+        """Write the error (JSON); the task is delayed for `delay` seconds, or dead if that is None.
+
+        Raises:
+            Stale: the lease is another's, or nobody's; nothing was written.
+        """
+        after: int | str = "" if delay is None else milliseconds(delay)
+        self._settle_one(Settlement("fail", _id(id), token, 0, error, after))
+
+    def release(self, id: str | bytes, token: int, *, delay: float | None = None, error: bytes = b"") -> None:
+        """Give a task back; its attempt does not count. With a delay: its type is unknown here.
+
+        Raises:
+            Stale: the lease is another's, or nobody's; nothing was written.
+        """
+        after: int | str = "" if delay is None else milliseconds(delay)
+        self._settle_one(Settlement("release", _id(id), token, 0, error, after))
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[str]:
+        """Carry out outcomes without claiming, a call for each verb in one round trip.
+
+        Returns a word an outcome: ok or stale.
+        """
+        calls, places = [], []
+        for verb in ("complete", "fail", "release"):
+            chosen = [place for place, one in enumerate(settlements) if one.verb == verb]
+            if chosen:
+                calls.append((verb, self._settle_arguments(verb, [settlements[place] for place in chosen])))
+                places.append(chosen)
+        words = [""] * len(settlements)
+        for chosen, answer in zip(places, self._pipeline(calls), strict=True):
+            for place, word in zip(chosen, answer, strict=True):
+                words[place] = word.decode()
+        return words
+
+    def commit(
+        self, settlements: Sequence[Settlement], request: ClaimRequest
+    ) -> tuple[list[str], Claimed]:
+        """Carry out outcomes and claim, in one call."""
+        words, claimed = self._call("commit", *commit_arguments(settlements, request, self._limits))
+        return [word.decode() for word in words], parse_claimed(claimed)
+
+    def progress(self, reports: Sequence[tuple[str | bytes, int, bytes]]) -> list[str]:
+        """Note how far running tasks are: (id, token, JSON). Returns a word each: ok or stale."""
+        arguments: list[object] = []
+        for report in reports:
+            arguments += report
+        return [word.decode() for word in self._call("progress", *arguments)]
+
+    # -- the keeper's verbs
+
+    def renew(self, renewals: Sequence[Renewal], *, lease: float) -> list[str]:
+        """Extend leases. Returns a word each: ok, cancel (a cancellation was asked for) or stale."""
+        arguments: list[object] = [milliseconds(lease)]
+        for renewal in renewals:
+            arguments += (renewal.id, renewal.token, 1 if renewal.is_started else 0)
+        return [word.decode() for word in self._call("renew", *arguments)]
+
+    def promote(self, limit: int = 500) -> Promoted:
+        """Move due tasks to their pending lists."""
+        moved, wait_ms = self._call("promote", limit)
+        return Promoted(moved, None if wait_ms < 0 else wait_ms / 1_000)
+
+    def reap(self, *, lease: float, limit: int = 500) -> Reaped:
+        """Put tasks back whose lease has expired."""
+        word, expired = self._call(
+            "reap", limit, milliseconds(lease), self._limits.max_losses, self._retention_ms
+        )
+        return Reaped(
+            [
+                Expired(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()), losses)
+                for id, type_, status, losses in expired
+            ],
+            is_holding=word == b"holding",
+        )
+
+    def hand_back(self, worker: str, entries: Sequence[HandBack], *, lease: float) -> list[Returned]:
+        """Put back what a dead worker held, and refuse claims in its name from now on."""
+        arguments: list[object] = [
+            worker, milliseconds(lease), self._limits.max_crashes, self._retention_ms,
+        ]  # fmt: skip
+        for entry in entries:
+            after = "" if entry.delay is None else milliseconds(entry.delay)
+            arguments += (entry.id, entry.token, entry.verdict, entry.error, after)
+        return [
+            Returned(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()))
+            for id, type_, status in self._call("hand_back", *arguments)
+        ]
+
+    def remind(self) -> int:
+        """Leave a wake-up token for every queue with tasks. Returns how many have some."""
+        return int(self._call("remind"))
+
+    def trim(self, *, dead_limit: int, dead_retention: float, limit: int = 500) -> int:
+        """Delete the oldest dead tasks beyond a number or an age. Returns how many."""
+        return int(self._call("trim", dead_limit, milliseconds(dead_retention), limit))
+
+    def register(self, node: str, info: dict[str, Any], *, silence: float = 60.0) -> str:
+        """Say that a node lives. Returns the version of the layout that is stored."""
+        answer = self._call("register", node, orjson.dumps(info), milliseconds(silence), LAYOUT)
+        return bytes(answer).decode()
+
+    # -- the operator's verbs
+
+    def retry(self, ids: Sequence[str], *, nonce: str) -> list[str]:
+        """Give dead tasks a new life. Returns a word each: ok, not_dead or missing.
+
+        `nonce` names this request: repeated with the same one it answers the same.
+        """
+        return [word.decode() for word in self._call("retry", nonce, *ids)]
+
+    def cancel(self, id: str) -> str:
+        """Cancel a task. Returns cancelled, requested (it runs), ended or missing."""
+        return bytes(self._call("cancel", id, self._retention_ms)).decode()
+
+    def delete(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead tasks for good. Returns a word each: ok, not_dead or missing."""
+        return [word.decode() for word in self._call("delete", *ids)]
+
+    def purge(self, queue: str, *, limit: int = 500) -> tuple[int, int]:
+        """Delete pending tasks of a queue. Returns (left the list, deleted)."""
+        left, deleted = self._call("purge", queue, limit)
+        return left, deleted
+
+    def pause(self, queue: str) -> str:
+        """Claim nothing more from a queue. Returns ok or missing."""
+        return bytes(self._call("pause", queue)).decode()
+
+    def resume(self, queue: str) -> str:
+        """Claim from a paused queue again. Returns ok or missing."""
+        return bytes(self._call("resume", queue)).decode()
+
+    def watch(self, id: str) -> str:
+        """Ask for a message on the task's channel when it ends. Returns its status, or missing."""
+        return bytes(self._call("watch", id)).decode()
+
+    # -- how scripts are called
+
+    def _settle_one(self, settlement: Settlement) -> None:
+        answer = self._call(settlement.verb, *self._settle_arguments(settlement.verb, [settlement]))
+        if answer[0] == b"stale":
+            raise Stale(f"{settlement.verb}: the lease of task {settlement.id.decode()} is not held any more")
+
+    def _settle_arguments(self, verb: str, settlements: Iterable[Settlement]) -> list[object]:
+        arguments: list[object] = [self._retention_ms]
+        if verb == "release":
+            arguments.append(milliseconds(self._limits.unknown_limit))
+        for one in settlements:
+            if verb == "complete":
+                arguments += (one.id, one.token, one.ran_ms, one.text)
+            else:
+                arguments += (one.id, one.token, one.text, one.delay_ms)
+        return arguments
+
+    def _call(self, verb: str, *arguments: object) -> Any:
+        script = scripts()[verb]
+        try:
+            try:
+                return self._execute(script.by_sha(self._root, *arguments))
+            except NoScriptError:
+                return self._execute(script.by_source(self._root, *arguments))
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+
+    def _execute(self, command: tuple[object, ...]) -> Any:
+        return self._redis.execute_command(*command)
+
+    def _pipeline(self, calls: Sequence[tuple[str, list[object]]]) -> list[Any]:
+        """Run several scripts in one round trip; those that the server has forgotten again by source."""
+        if not calls:
+            return []
+        chosen: list[Script] = [scripts()[verb] for verb, _ in calls]
+        try:
+            with self._redis.pipeline(transaction=False) as pipeline:
+                for script, (_, arguments) in zip(chosen, calls, strict=True):
+                    pipeline.execute_command(*script.by_sha(self._root, *arguments))
+                answers = pipeline.execute(raise_on_error=False)
+            for n, answer in enumerate(answers):
+                if isinstance(answer, NoScriptError):
+                    answers[n] = self._execute(chosen[n].by_source(self._root, *calls[n][1]))
+                elif isinstance(answer, Exception):
+                    raise answer
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+        return answers
+
+
+def _id(id: str | bytes) -> bytes:
+    return id.encode() if isinstance(id, str) else id

@@ -1,0 +1,166 @@
+"""Connections to Redis, with our own time limits and no retries by the library.
+
+- `connect` makes a client for callers that wait for their answers.
+- `Link` is one raw connection for loops that poll: send now, receive when its socket is readable.
+- `as_unavailable` turns the library's errors into `Unavailable` with a bounded word for metrics.
+
+A command is repeated by whoever knows that repeating it is safe, never by the library: its
+retries and its socket timeout are unsuited to blocking reads and to scripts.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+)
+from redis.retry import Retry as LibraryRetry
+
+from prefork_q.errors import ConfigurationError, Unavailable
+
+COMMAND_TIMEOUT = 5.0
+"""Seconds that a command may take, the connect included."""
+
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+"""A peer that vanished without a word is noticed after 25 s, also by a connection that only reads."""
+
+__all__ = ["COMMAND_TIMEOUT", "Link", "NoScriptError", "RedisError", "as_unavailable", "connect", "redis"]
+
+
+def connect(url: str, *, timeout: float = COMMAND_TIMEOUT, max_connections: int = 100) -> redis.Redis:
+    """Return a client for `url`. It connects with its first command.
+
+    Raises:
+        ConfigurationError: the URL is not one of redis://, rediss:// or unix://.
+    """
+    return redis.Redis(connection_pool=_pool(url, timeout, max_connections))
+
+
+def _pool(url: str, timeout: float, max_connections: int) -> redis.ConnectionPool:
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": LibraryRetry(NoBackoff(), 0),
+        "protocol": 2,
+        "driver_info": None,
+    }
+    if not url.startswith("unix:"):
+        options |= {"socket_keepalive": True, "socket_keepalive_options": KEEPALIVE}
+    try:
+        return redis.ConnectionPool.from_url(url, max_connections=max_connections, **options)
+    except (ValueError, TypeError) as error:
+        # The library's text repeats the URL, and the URL may hold a password.
+        raise ConfigurationError(
+            "the Redis URL cannot be read: it must look like redis://HOST:PORT/DB, rediss://… or unix://PATH"
+        ) from error
+
+
+class Link:
+    """One connection for a loop that polls. At most one command is under way at a time.
+
+    Used by one thread. `receive` after the socket became readable waits for the rest of the
+    answer, at most `timeout` seconds.
+    """
+
+    def __init__(self, url: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
+        self._connection = _pool(url, timeout, 1).make_connection()
+        self.is_waiting = False
+        """Whether a command was sent whose answer has not been received."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.is_connected
+
+    def connect(self) -> None:
+        """Connect, authenticate and select the database.
+
+        Raises:
+            Unavailable: it did not work.
+        """
+        self.is_waiting = False
+        try:
+            self._connection.connect()
+        except (RedisError, OSError) as error:
+            self.close()
+            raise as_unavailable(error) from error
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll; -1 when not connected."""
+        sock = self._connection._get_socket()
+        return -1 if sock is None else int(sock.fileno())
+
+    def send(self, *command: object) -> None:
+        """Send one command.
+
+        Raises:
+            Unavailable: the connection is gone; whether the command arrived is not known.
+        """
+        try:
+            self._connection.send_packed_command(
+                self._connection.pack_command(*command), check_health=False
+            )
+        except (RedisError, OSError) as error:
+            self.close()
+            raise as_unavailable(error) from error
+        self.is_waiting = True
+
+    def receive(self) -> Any:
+        """Return the answer to the command under way, as bytes, integers and lists.
+
+        Raises:
+            NoScriptError: the server does not know the script; nothing was done.
+            Unavailable: the answer did not come, or Redis refused.
+        """
+        self.is_waiting = False
+        try:
+            return self._connection.read_response(disable_decoding=True)
+        except NoScriptError:
+            raise
+        except (RedisError, OSError) as error:
+            # After a refusal the connection would still be good, but what refuses may be an old
+            # primary or a server about to go: begin anew.
+            self.close()
+            raise as_unavailable(error) from error
+
+    def close(self) -> None:
+        self.is_waiting = False
+        self._connection.disconnect()
+
+
+def as_unavailable(error: BaseException) -> Unavailable:
+    """Return what a trouble with Redis means to a caller; `kind` is one of a few words."""
+    text = str(error)
+    if isinstance(error, BusyLoadingError) or "LOADING" in text:
+        return Unavailable(f"Redis is loading its data: {text}", kind="loading", retry_after=2)
+    if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
+        return Unavailable(f"Redis did not answer in time: {text}", kind="timeout", retry_after=2)
+    if isinstance(error, ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
+        return Unavailable("Redis is a read-only replica; waiting for a primary", kind="readonly", retry_after=2)
+    if "OOM command not allowed" in text:
+        return Unavailable(
+            "Redis is full (maxmemory is reached): make room or raise maxmemory", kind="full", retry_after=5
+        )
+    if "MISCONF" in text:
+        return Unavailable(f"Redis refuses writes: {text}", kind="full", retry_after=5)
+    if isinstance(error, NoPermissionError | AuthenticationError):
+        return Unavailable(f"Redis denies access: {text}", kind="denied", retry_after=5)
+    if "max number of clients" in text:
+        return Unavailable("Redis has no room for another client (maxclients)", kind="busy", retry_after=2)
+    if text.startswith("BUSY "):
+        return Unavailable("Redis is busy with another script", kind="busy", retry_after=2)
+    if isinstance(error, redis.exceptions.ConnectionError | OSError):
+        return Unavailable(f"Redis cannot be reached: {text}", kind="connection")
+    return Unavailable(f"Redis refused: {text}", kind="other", retry_after=2)

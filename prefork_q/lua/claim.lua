@@ -1,0 +1,12 @@
+-- claim: lease a batch of pending tasks to a worker, under one new fencing token.
+--
+-- KEYS[1]  root
+-- ARGV[1]  retention_ms  lifetime of what is found cancelled
+-- ARGV[2]  the arguments of take, see parts/take.lua
+-- returns  what take returns
+-- uses     keys clock counters wake ending corrupt take
+
+local claimed = take(2, tonumber(ARGV[1]))
+write_sets()
+write_counts()
+return claimed

@@ -1,0 +1,19 @@
+-- register: say that a node lives and what it runs; drop nodes that have long been silent.
+--
+-- KEYS[1]  root
+-- ARGV[1]  node
+-- ARGV[2]  info  JSON text
+-- ARGV[3]  silence_ms  after which a node is dropped
+-- ARGV[4]  layout  the version of the layout that the node writes
+-- returns  the version of the layout that is stored
+-- uses     keys clock
+
+local nodes = root .. "nodes"
+redis.call("HSET", nodes, ARGV[1], string.format("%.0f", now_ms) .. " " .. ARGV[2])
+local said = redis.call("HGETALL", nodes)
+for i = 1, #said, 2 do
+  local at = tonumber(string.match(said[i + 1], "^%d+")) or 0
+  if now_ms - at > tonumber(ARGV[3]) then redis.call("HDEL", nodes, said[i]) end
+end
+redis.call("SETNX", root .. "layout", ARGV[4])
+return redis.call("GET", root .. "layout")

@@ -1,0 +1,18 @@
+-- release: give claimed tasks back without an outcome; their attempts do not count.
+--
+-- KEYS[1]  root
+-- ARGV[1]  retention_ms  lifetime of a task that turns out cancelled
+-- ARGV[2]  unknown_limit_ms  how long a task is given back for its unknown type before it is dead
+-- ARGV     then four a task, the oldest first: id, token, error as JSON text (used if it is dead),
+--          delay_ms ("": back to the head of its queue at once; else its type is unknown here)
+-- returns  a word a task: ok | stale (the lease is another's, or nobody's)
+-- uses     keys clock counters wake ending settle
+
+local entries = {}
+for at = 3, #ARGV, 4 do
+  entries[#entries + 1] = { "release", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3] }
+end
+local words = settle(entries, tonumber(ARGV[1]), tonumber(ARGV[2]))
+write_sets()
+write_counts()
+return words
