@@ -175,7 +175,7 @@ def parse_claimed(answer: list[Any]) -> Claimed:
     word, token, tasks, dropped = answer
     number = int(token)
     return Claimed(
-        leases=[Lease(*task, number) for task in tasks],
+        leases=[Lease._make((*task, number)) for task in tasks],
         is_gone=word == b"gone",
         dropped=tuple((name.decode("utf-8", "replace"), reason.decode()) for name, reason in dropped),
     )
@@ -189,7 +189,7 @@ class Broker:
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, limits: Limits | None = None) -> None:
-        self._redis = client
+        self._redis: Any = client
         self._root = keys.root
         self._limits = limits or Limits()
         self._retention_ms = milliseconds(self._limits.retention)

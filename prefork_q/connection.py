@@ -76,13 +76,14 @@ class Link:
     """
 
     def __init__(self, url: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
-        self._connection = _pool(url, timeout, 1).make_connection()
+        # The library leaves its connections untyped.
+        self._connection: Any = _pool(url, timeout, 1).make_connection()
         self.is_waiting = False
         """Whether a command was sent whose answer has not been received."""
 
     @property
     def is_connected(self) -> bool:
-        return self._connection.is_connected
+        return bool(self._connection.is_connected)
 
     def connect(self) -> None:
         """Connect, authenticate and select the database.
@@ -148,7 +149,9 @@ def as_unavailable(error: BaseException) -> Unavailable:
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         return Unavailable(f"Redis did not answer in time: {text}", kind="timeout", retry_after=2)
     if isinstance(error, ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
-        return Unavailable("Redis is a read-only replica; waiting for a primary", kind="readonly", retry_after=2)
+        return Unavailable(
+            "Redis is a read-only replica; waiting for a primary", kind="readonly", retry_after=2
+        )
     if "OOM command not allowed" in text:
         return Unavailable(
             "Redis is full (maxmemory is reached): make room or raise maxmemory", kind="full", retry_after=5

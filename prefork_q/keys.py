@@ -55,10 +55,12 @@ TABLE: tuple[Key, ...] = (
         "claim, promote, reap", "never; the newest 1,000"),
     Key("recent", "zset", "id -> ended at, ms: the last 10,000 that ended",
         "complete, fail, release, reap, hand_back, cancel", "never"),
-    Key("cancels", "zset", "id -> asked at, ms: cancellations of running tasks", "cancel", "never; the newest 1,000"),
+    Key("cancels", "zset", "id -> asked at, ms: cancellations of running tasks",
+        "cancel", "never; the newest 1,000"),
     Key("reaper", "hash", "last: when a keeper last reaped or renewed; hold: no reaping before",
         "reap, renew", "never"),
-    Key("nodes", "hash", "node -> what it is and runs, JSON, with the time it was written", "register", "never; silent nodes are dropped"),
+    Key("nodes", "hash", "node -> `<written at, ms> <what it is and runs, as JSON>`",
+        "register", "never; silent nodes are dropped"),
     Key("layout", "string", "the version of this layout", "register", "never"),
 )
 
