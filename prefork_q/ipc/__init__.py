@@ -1,0 +1,1 @@
+"""The wires between the processes of a node: channels, messages, the scoreboard, fork and birth."""

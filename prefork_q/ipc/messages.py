@@ -1,0 +1,214 @@
+"""What travels over a channel: life-cycle messages and commands, as JSON.
+
+Each message is a frozen dataclass; its class name is its name on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import orjson
+
+
+class Claim(NamedTuple):
+    """A task that a worker held, by the token of its lease."""
+
+    id: str
+    token: int
+
+
+# -- from the master ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The newborn is expected: it may begin, and touch Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop within `seconds`; a later one replaces an earlier one.
+
+    A worker claims nothing more, lets what runs finish, gives the rest back and exits 0. The api
+    answers what it has and exits. The keeper gets it when all workers are gone: it hands back what
+    it was told, then exits.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """To the template: make a worker. The newborn's end of its channel comes along as a descriptor."""
+
+    slot: int
+    incarnation: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeathNotice:
+    """To the keeper: a worker is dead (waitpid said so); give back what it held. Answer `Acknowledged`.
+
+    `running` were in a handler when it died, `held` are all others that it had claimed (buffered, or
+    finished but not committed); no id is in both. `drained`: the master had told it to stop, or killed
+    it for reasons of its own, so nothing is charged to any task. Otherwise each of `running` is charged
+    a crash. `signal` or `exit_code` is set, the other one None; `cause` says the same in words.
+    """
+
+    incarnation: str
+    slot: int
+    cause: str
+    signal: int | None = None
+    exit_code: int | None = None
+    drained: bool = False
+    running: tuple[Claim, ...] = ()
+    held: tuple[Claim, ...] = ()
+    peak_rss_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "running", _claims(self.running))
+        object.__setattr__(self, "held", _claims(self.held))
+
+
+# -- to the master -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A newborn's first words."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Its work has begun: the fetch loop turned once, the server accepts, the handlers are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It cannot begin, for a reason that a restart will not mend by itself; it exits now."""
+
+    reason: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """From the template: the process that it made for this incarnation."""
+
+    incarnation: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """From the template: no process was made for this incarnation."""
+
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """From the template: importing the handlers left threads or sockets, so it cannot fork them."""
+
+    threads: tuple[str, ...] = ()
+    sockets: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threads", tuple(self.threads))
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """From the keeper: what this incarnation held is given back, the notice may be forgotten."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """From the keeper, at each change: whether Redis answers, and its version once known."""
+
+    reachable: bool
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """From the template: something for the log that concerns the whole node."""
+
+    event: str
+    level: str
+    fields: dict[str, Any]
+
+
+Message = (
+    Go
+    | Drain
+    | Spawn
+    | DeathNotice
+    | Hello
+    | Ready
+    | Failed
+    | Spawned
+    | SpawnFailed
+    | Unsafe
+    | Acknowledged
+    | RedisState
+    | Said
+)
+
+_BY_NAME: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Go,
+        Drain,
+        Spawn,
+        DeathNotice,
+        Hello,
+        Ready,
+        Failed,
+        Spawned,
+        SpawnFailed,
+        Unsafe,
+        Acknowledged,
+        RedisState,
+        Said,
+    )
+}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as JSON: its name, then its members."""
+    members = {field.name: getattr(message, field.name) for field in fields(message)}
+    return orjson.dumps([type(message).__name__, members], default=_plain)
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that `encode` wrote.
+
+    Raises:
+        ValueError: not a message; the two ends are of one program, so this is a mistake in it.
+    """
+    try:
+        name, members = orjson.loads(data)
+        message: Message = _BY_NAME[name](**members)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a message: {data[:100]!r}") from error
+    return message
+
+
+def _claims(pairs: Iterable[Any]) -> tuple[Claim, ...]:
+    return tuple(Claim(id, token) for id, token in pairs)
+
+
+def _plain(value: object) -> object:
+    # A NamedTuple is no plain tuple to orjson.
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} does not travel")

@@ -1,0 +1,98 @@
+"""The scoreboard: shared memory in which each process of a node writes what it does.
+
+One anonymous shared mapping, made by the master before its first fork. Writing costs a store and no
+system call; it stays readable when the writer is killed. Each field has a single writer, so there are
+no locks; what that means for readers is said in `slot`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from typing import Final
+
+from prefork_q.ipc import stats
+from prefork_q.ipc.slot import WorkerSlot, slot_words
+
+_ROLE_WORDS: Final = 64
+_ROLES: Final = 1 + 16
+"""The keeper, and api processes."""
+_BEAT: Final = 0
+_COUNTERS: Final = 8
+
+
+def boot_time() -> float:
+    """Seconds on the one clock that the processes of a node share: it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class RoleSlot:
+    """The slot of the keeper or of an api process, its only writer.
+
+    Its counters are never cleared: the successor of a dead keeper counts on, so nothing ever falls.
+    """
+
+    __slots__ = ("_beat", "_counters", "_floats", "_words")
+
+    def __init__(self, memory: mmap.mmap, at: int) -> None:
+        view = memoryview(memory)
+        self._words = view.cast("q")
+        self._floats = view.cast("d")
+        self._beat = at + _BEAT
+        self._counters = at + _COUNTERS
+
+    def beat(self, now: float | None = None) -> None:
+        """The loop that must live turned, at boot time `now`."""
+        self._floats[self._beat] = boot_time() if now is None else now
+
+    @property
+    def last_beat(self) -> float:
+        """Boot time of the last beat; 0 before the first."""
+        return self._floats[self._beat]
+
+    def add(self, counter: int, n: int = 1) -> None:
+        """Count; `counter` is one of the indexes of `stats`."""
+        self._words[self._counters + counter] += n
+
+    def counters(self) -> tuple[int, ...]:
+        return tuple(self._words[self._counters : self._counters + stats.COUNTERS])
+
+
+class Scoreboard:
+    """All slots of a node."""
+
+    def __init__(self, slots: int, threads: int, held: int) -> None:
+        """Make the mapping, for the largest scale of the node's life.
+
+        Args:
+            slots: workers at most.
+            threads: processors of each.
+            held: tasks that each may have claimed at once.
+        """
+        self.slots = slots
+        self.threads = threads
+        self.held = held
+        words = slot_words(threads, held)
+        roles = -(-_ROLES * _ROLE_WORDS // 512) * 512
+        self._memory = mmap.mmap(-1, 8 * (roles + slots * words))
+        self._roles = tuple(RoleSlot(self._memory, i * _ROLE_WORDS) for i in range(_ROLES))
+        self._workers = tuple(
+            WorkerSlot(self._memory, roles + i * words, i, threads, held) for i in range(slots)
+        )
+
+    @property
+    def keeper(self) -> RoleSlot:
+        return self._roles[0]
+
+    def api(self, index: int) -> RoleSlot:
+        """The slot of the api process `index`; those beyond the sixteenth share the last."""
+        return self._roles[min(1 + index, _ROLES - 1)]
+
+    def roles(self) -> tuple[RoleSlot, ...]:
+        return self._roles
+
+    def worker(self, slot: int) -> WorkerSlot:
+        return self._workers[slot]
+
+    def workers(self) -> tuple[WorkerSlot, ...]:
+        return self._workers
