@@ -424,7 +424,7 @@ class Broker:
             with self._redis.pipeline(transaction=False) as pipeline:
                 for script, (_, arguments) in zip(chosen, calls, strict=True):
                     pipeline.execute_command(*script.by_sha(self._root, *arguments))
-                answers = pipeline.execute(raise_on_error=False)
+                answers: list[Any] = pipeline.execute(raise_on_error=False)
             for n, answer in enumerate(answers):
                 if isinstance(answer, NoScriptError):
                     answers[n] = self._execute(chosen[n].by_source(self._root, *calls[n][1]))
