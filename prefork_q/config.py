@@ -19,11 +19,18 @@ from prefork_q.errors import ConfigurationError
 from prefork_q.option_types import QueueSpec
 from prefork_q.options import OPTIONS, PREFIX, Config, Option, effective_redis_url
 
-SWITCH = {word: True for word in ("1", "true", "yes", "on")} | {
-    word: False for word in ("0", "false", "no", "off")
-}
-
 __all__ = ["OPTIONS", "Config", "Option", "QueueSpec", "effective_redis_url", "load", "misspelt"]
+
+SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Config:

@@ -274,7 +274,7 @@ def test_the_configuration_does_not_change() -> None:
     config = load({}, {})
 
     with pytest.raises(ValidationError):
-        config.lease = 5
+        config.lease = 5  # type: ignore[misc]
 
 
 def test_a_misspelt_variable_is_told_and_a_foreign_one_is_not() -> None:
