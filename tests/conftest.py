@@ -1,0 +1,89 @@
+"""Wires `tests.support` into pytest: servers are chosen once, told to every process, named in the header."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.support.fixtures import (
+    FLAVOURS,
+    RUN,
+    flavour,
+    flavours,
+    keys,
+    new_server,
+    no_process_left,
+    own_server,
+    redis_client,
+    redis_server,
+    remove_containers,
+    server,
+    shared_servers,
+)
+from tests.support.flavours import Choice, Flavour, choose
+
+__all__ = [  # the fixtures, which pytest finds because they stand in this module
+    "flavour",
+    "keys",
+    "new_server",
+    "no_process_left",
+    "own_server",
+    "redis_client",
+    "redis_server",
+    "server",
+    "shared_servers",
+]
+
+CHOICE: pytest.StashKey[Choice] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--servers",
+        choices=("all", "one"),
+        default="all",
+        help="run the tests that need a server on every kind that there is (all), or on the first (one)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    told = getattr(config, "workerinput", None)
+    if told:  # a process of pytest-xdist
+        config.stash[FLAVOURS] = tuple(Flavour(**flavour) for flavour in told["flavours"])
+        config.stash[RUN] = told["run"]
+        return
+    choice = choose(os.environ, is_one_enough=config.getoption("servers") == "one")
+    if not choice.flavours:
+        raise pytest.UsageError("no server to test with: " + "; ".join(choice.notes))
+    config.stash[CHOICE] = choice
+    config.stash[FLAVOURS] = choice.flavours
+    config.stash[RUN] = uuid.uuid4().hex
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist: in the first process, for each other one."""
+    node.workerinput["flavours"] = [flavour.to_json() for flavour in flavours(node.config)]
+    node.workerinput["run"] = node.config.stash[RUN]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    choice = config.stash[CHOICE]
+    return [f"server: {flavour}" for flavour in choice.flavours] + [f"note: {note}" for note in choice.notes]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "flavour" in metafunc.fixturenames:
+        metafunc.parametrize("flavour", flavours(metafunc.config), indirect=True, ids=_name, scope="session")
+
+
+def _name(flavour: Flavour) -> str:
+    return flavour.name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if CHOICE in config.stash and any(flavour.image for flavour in flavours(config)):
+        remove_containers(config.stash[RUN], dict(os.environ))
