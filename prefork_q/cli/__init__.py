@@ -1,0 +1,1 @@
+"""The command line: wiring. It imports anything and is imported by nothing."""

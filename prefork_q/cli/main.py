@@ -1,0 +1,92 @@
+"""`prefork-q`: its commands, imported when they are asked for, and what an error does to the exit code.
+
+`prefork-q ctl status` is what probes call, often: it imports neither pydantic nor a Redis client.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from prefork_q.errors import (
+    ConfigurationError,
+    Invalid,
+    PreforkQError,
+    TooLarge,
+    Unavailable,
+)
+
+COMMANDS = ("run", "ctl", "task", "dead", "queue", "check", "api")
+"""Each is the object `command` of the module of that name beside this one."""
+
+FAILED = 1
+TIMED_OUT = 75
+INTERRUPTED = 130
+
+EXIT_CODES: dict[str, int] = {
+    Invalid.code: 2,
+    TooLarge.code: 2,
+    Unavailable.code: 69,
+    ConfigurationError.code: 78,
+}
+"""Exit codes of the codes of errors.py; what is not here is a failure: 1."""
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"prefork_q.cli.{cmd_name}").command
+        return command
+
+
+def print_version(ctx: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version  # costs 15 ms that no other command needs
+
+        click.echo(f"prefork-q {version('prefork-q')}")
+        ctx.exit()
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version, help="Show the version."
+)
+def prefork_q() -> None:
+    """A task queue on Redis with prefork workers.
+
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 69 the service or Redis cannot be reached; 75
+    timed out, try again; 78 wrong configuration.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command that `arguments` name (by default those of the process); return its exit code."""
+    try:
+        code: Any = prefork_q.main(arguments, prog_name="prefork-q", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort as abort:
+        click.echo("interrupted" if isinstance(abort.__cause__, KeyboardInterrupt) else "not done", err=True)
+        return INTERRUPTED if isinstance(abort.__cause__, KeyboardInterrupt) else FAILED
+    except PreforkQError as error:
+        click.echo(f"prefork-q: {error}", err=True)
+        return EXIT_CODES.get(error.code, FAILED)
+    except TimeoutError as error:
+        click.echo(f"prefork-q: {error}", err=True)
+        return TIMED_OUT
+    return code if isinstance(code, int) else 0

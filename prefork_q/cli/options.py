@@ -1,0 +1,68 @@
+"""Command line options out of the declarations in `prefork_q.options`, and the way back to a `Config`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from prefork_q.config import OPTIONS, Config, Option, load
+from prefork_q.units import parse_duration
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CONNECTION = ("redis_url", "namespace", "state_dir")
+"""What every command takes that talks to Redis."""
+
+
+def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
+    """Decorate a command with `--config` and the options (or the argument) called `names`.
+
+    What the user gives arrives as keyword arguments by those names, for `load_config`.
+    """
+    chosen = [option for option in OPTIONS if option.name in names]
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(chosen):
+            function = _parameter(option)(function)
+        file = click.Path(exists=False, dir_okay=False, path_type=Path)
+        return click.option("--config", type=file, metavar="FILE", help="Configuration file (TOML).")(function)
+
+    return decorate
+
+
+def load_config(config: Path | None, given: dict[str, Any]) -> Config:
+    """Return the configuration, of which `given` are the options of the command line.
+
+    Raises:
+        ConfigurationError: it is wrong; the text says where.
+    """
+    return load(given, os.environ, config)
+
+
+class Duration(click.ParamType):
+    """A duration such as 500ms, 30, 30s, 5m; the command gets seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _parameter(option: Option) -> Callable[[Function], Function]:
+    if option.kind == "argument":
+        return click.argument(option.name, required=False, metavar=f"[{option.metavar}]")
+    details: dict[str, Any] = {"help": option.help, "default": None, "show_default": option.default or False}
+    if option.kind == "switch":
+        return click.option(option.flag, option.name, is_flag=True, **details)
+    if option.choices:
+        return click.option(option.flag, option.name, type=click.Choice(option.choices), **details)
+    if option.kind == "multiple":
+        return click.option(option.flag, option.name, multiple=True, metavar=option.metavar, **details)
+    return click.option(option.flag, option.name, metavar=option.metavar, **details)
