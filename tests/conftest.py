@@ -14,27 +14,33 @@ from tests.support.fixtures import (
     flavour,
     flavours,
     keys,
+    ledger,
     new_server,
     no_process_left,
+    node,
     own_server,
     redis_client,
     redis_server,
     remove_containers,
     server,
     shared_servers,
+    start_node,
 )
 from tests.support.flavours import Choice, Flavour, choose
 
 __all__ = [  # the fixtures, which pytest finds because they stand in this module
     "flavour",
     "keys",
+    "ledger",
     "new_server",
     "no_process_left",
+    "node",
     "own_server",
     "redis_client",
     "redis_server",
     "server",
     "shared_servers",
+    "start_node",
 ]
 
 CHOICE: pytest.StashKey[Choice] = pytest.StashKey()
@@ -73,6 +79,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     choice = config.stash[CHOICE]
     return [f"server: {flavour}" for flavour in choice.flavours] + [f"note: {note}" for note in choice.notes]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.get_verbosity() < 0:  # -q leaves the header out
+        terminalreporter.write_line("; ".join(pytest_report_header(config)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

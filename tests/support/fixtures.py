@@ -18,6 +18,8 @@ from prefork_q.keys import Keys
 from tests.support import leaks
 from tests.support.flavours import Flavour
 from tests.support.images import Engine
+from tests.support.ledger import Ledger
+from tests.support.node import Node
 from tests.support.server import ContainerServer, ProcessServer, Server
 from tests.support.until import until
 
@@ -134,6 +136,39 @@ def redis_client(server: Server) -> Iterator[redis.Redis]:
     client = server.client()
     yield client
     client.close()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """What the handlers of all the test's nodes did."""
+    return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def start_node(server: Server, keys: Keys, ledger: Ledger, tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Return a function that starts nodes on the shared server: `start_node(workers=4, lease="2s")`.
+
+    Its arguments are `Node`'s; `url=` names another server, `wait_ready=False` returns at once. What is left
+    of the nodes is killed after the test, and the ends of their logs are shown if it failed.
+    """
+    nodes: list[Node] = []
+
+    def start(*, wait_ready: bool = True, **options: Any) -> Node:
+        common: dict[str, Any] = {"url": server.url, "namespace": keys.namespace, "ledger": ledger.path}
+        node = Node(folder=tmp_path / f"node-{len(nodes) + 1}", **(common | options))
+        nodes.append(node)
+        return node.start(wait_ready=wait_ready)
+
+    yield start
+    for node in nodes:
+        node.close()
+        print(node.log_end())
+
+
+@pytest.fixture
+def node(start_node: Callable[..., Node]) -> Node:
+    """A node with two workers of one thread on the shared server."""
+    return start_node()
 
 
 def remove_containers(run: str, environ: dict[str, str]) -> list[str]:

@@ -42,6 +42,13 @@ def left_behind(value: str) -> list[psutil.Process]:
     return sorted((process for process in found if _runs(process)), key=lambda process: process.pid)
 
 
+def session(leader: int) -> list[psutil.Process]:
+    """Return the processes of a session that still run; zombies do not."""
+    return [
+        process for process in psutil.process_iter() if _session(process.pid) == leader and _runs(process)
+    ]
+
+
 def end(processes: list[psutil.Process]) -> None:
     """Kill them."""
     for process in processes:
@@ -61,12 +68,19 @@ def describe(process: psutil.Process) -> str:
 
 
 def _is_ours(pid: int, wanted: bytes) -> bool:
+    if _session(pid) in _sessions:
+        return True
     try:
-        if os.getsid(pid) in _sessions:
-            return True
         return wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # it ended, or is another user's
         return False
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _runs(process: psutil.Process) -> bool:
