@@ -77,7 +77,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    choice = config.stash[CHOICE]
+    choice = config.stash.get(CHOICE, Choice(()))  # the processes of pytest-xdist are asked too
     return [f"server: {flavour}" for flavour in choice.flavours] + [f"note: {note}" for note in choice.notes]
 
 
