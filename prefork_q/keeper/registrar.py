@@ -1,0 +1,56 @@
+"""The registrar: says in Redis that this node lives and what it runs."""
+
+from __future__ import annotations
+
+from prefork_q.broker import LAYOUT, Broker
+from prefork_q.events import Events
+from prefork_q.ipc import stats
+from prefork_q.ipc.scoreboard import Scoreboard
+
+INTERVAL = 5.0
+SILENCE = 60.0
+"""Seconds without a word after which a node is taken off the list."""
+
+
+class Registrar:
+    """`facts` are what never changes in the life of the node: host, version, pid of the master …"""
+
+    name = "registrar"
+    needs_redis = True
+
+    def __init__(
+        self, board: Scoreboard, broker: Broker, events: Events, *, node: str, facts: dict[str, object]
+    ) -> None:
+        self._board = board
+        self._broker = broker
+        self._events = events
+        self._node = node
+        self._facts = facts
+        self._names: tuple[str, list[str], list[str]] = ("", [], [])
+        self._is_warned = False
+
+    def run(self, now: float) -> float:
+        layout = self._broker.register(self._node, self._info(), silence=SILENCE)
+        if layout != LAYOUT and not self._is_warned:
+            self._is_warned = True
+            self._events.emit("layout_differs", level="error", stored=layout, ours=LAYOUT)
+        return now + INTERVAL
+
+    def _info(self) -> dict[str, object]:
+        living = [slot for slot in self._board.workers() if slot.is_alive]
+        ready = [slot for slot in living if slot.state == "ready"]
+        if ready and ready[0].incarnation != self._names[0]:
+            # What a worker registers stays for its life.
+            snapshot = ready[0].snapshot()
+            types, queues = (
+                [name for name in names if name != stats.OTHER] for names in (snapshot.types, snapshot.waits)
+            )
+            self._names = (snapshot.incarnation, types, queues)
+        return {
+            **self._facts,
+            "workers": len(living),
+            "ready": len(ready),
+            "threads": self._board.threads,
+            "types": self._names[1],
+            "queues": self._names[2],
+        }
