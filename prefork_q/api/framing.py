@@ -1,0 +1,244 @@
+"""Reading requests off the wire so that nobody in front of us can read them otherwise.
+
+waitress frames requests well, but takes the kind side where HTTP/1.1 leaves a choice: both length
+headers, codings named twice, folded lines, a chunked body in HTTP/1.0, unknown versions. Whoever
+chooses differently can be made to see another request than we do. So what is ambiguous is refused
+here, before waitress reads it, and the connection closes (RFC 9112, sections 2.3, 3.2, 5.2, 6.3, 7.1).
+
+Runs in the api process, main thread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+
+from waitress.parser import HTTPRequestParser, ParsingError
+
+from prefork_q.api.problems import Problem
+
+REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
+FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
+MAX_FIELDS = 100
+MAX_LENGTH_DIGITS = 18
+"""More digits are no length of anything; and int() refuses thousands of them with an error of its own."""
+
+CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+MAX_CHUNK_LINE = 1024
+MAX_TRAILERS = 8192
+
+
+class Buffer(Protocol):
+    """Where waitress keeps a body: in memory, and from some size on in a temporary file."""
+
+    def append(self, data: bytes) -> None: ...
+    def getfile(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+
+class Refusal:
+    """What waitress answers in place of the application; it asks only for `to_response`."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.problem = Problem(status, detail)
+
+    def to_response(self, ident: str | None = None) -> tuple[str, list[tuple[str, str]], bytes]:
+        """Return status line, headers and body. `ident` names the server, and is of no use here."""
+        return self.problem.status_line, self.problem.headers(), self.problem.body()
+
+
+class StrictParser(HTTPRequestParser):  # type: ignore[misc]
+    """A request as it comes in; whatever could be read in two ways is refused."""
+
+    refusal: Refusal | None = None
+    body_rcv: Any
+    header_plus: bytes
+
+    def received(self, data: bytes) -> int:
+        """Take what belongs to this request, and return how much that was."""
+        if self.body_rcv is None and not self.header_plus and data[:1] in (b" ", b"\t"):
+            self.refuse(400, "a request begins with its method, not with white space")
+            self.error, self.completed = self.refusal, True
+            return len(data)
+        consumed: int = super().received(data)
+        if self.error is not None and not isinstance(self.error, Refusal):
+            self.error = self.refusal or Refusal(self.error.code, self.explain(self.error))
+        if self.completed:
+            # A client is told to go on only while something of its request is still to come: waitress
+            # would otherwise wait for the rest of a request that it has refused or that has no body.
+            self.expect_continue = False
+        return consumed
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Read the request line and the header fields.
+
+        Raises:
+            ParsingError: they are not HTTP, or could be read in two ways.
+        """
+        self.check(header_plus)
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:
+            # A target such as `http://[::1/`, which urlsplit refuses in its own way.
+            raise self.refuse(400, f"the request target is no URL: {error}") from error
+        if self.chunked:
+            self.body_rcv = StrictChunks(self.body_rcv.getbuf())
+
+    def check(self, header_plus: bytes) -> None:
+        """Refuse what is ambiguous."""
+        request_line, _, rest = header_plus.partition(b"\r\n")
+        match = REQUEST_LINE.fullmatch(request_line)
+        if match is None:
+            raise self.refuse(400, "the request line is not `METHOD target HTTP/1.1`")
+        version = match[3] + b"." + match[4]
+        if version not in (b"1.0", b"1.1"):
+            raise self.refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+
+        fields: dict[bytes, list[bytes]] = {}
+        lines = [line for line in rest.split(b"\r\n") if line]
+        if len(lines) > MAX_FIELDS:
+            raise self.refuse(431, f"at most {MAX_FIELDS} header fields are read")
+        for line in lines:
+            if line[:1] in (b" ", b"\t"):
+                raise self.refuse(400, "a header field that goes on in the next line is not read")
+            field = FIELD.fullmatch(line)
+            if field is None:
+                raise self.refuse(400, "a header line is not `Name: value`")
+            fields.setdefault(field[1].lower(), []).append(field[2].strip(b" \t"))
+
+        self.check_host(fields.get(b"host", []), version)
+        self.check_length(fields.get(b"content-length", []))
+        self.check_coding(fields.get(b"transfer-encoding", []), version)
+        if b"content-length" in fields and b"transfer-encoding" in fields:
+            raise self.refuse(400, "Content-Length and Transfer-Encoding exclude each other")
+        if version == b"1.1" and any(value.lower() != b"100-continue" for value in fields.get(b"expect", [])):
+            raise self.refuse(417, "the only expectation that can be met is 100-continue")
+
+    def check_host(self, hosts: list[bytes], version: bytes) -> None:
+        if len(hosts) > 1 or (version == b"1.1" and not hosts):
+            raise self.refuse(400, "a request has exactly one Host")
+        if hosts and not HOST.fullmatch(hosts[0]):
+            raise self.refuse(400, "Host is not a name or an address")
+
+    def check_length(self, lengths: list[bytes]) -> None:
+        if len(lengths) > 1:
+            raise self.refuse(400, "a request has at most one Content-Length")
+        if lengths and not (lengths[0].isdigit() and lengths[0].isascii()):
+            raise self.refuse(400, "Content-Length is digits only")
+        if lengths and len(lengths[0]) > MAX_LENGTH_DIGITS:
+            raise self.refuse(413, "the body is too large")
+
+    def check_coding(self, codings: list[bytes], version: bytes) -> None:
+        if not codings:
+            return
+        if version != b"1.1":
+            raise self.refuse(400, "HTTP/1.0 has no Transfer-Encoding")
+        names = {name.strip(b" \t").lower() for value in codings for name in value.split(b",")}
+        if names - {b"chunked", b""}:
+            raise self.refuse(501, "the only transfer coding that is understood is chunked")
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise self.refuse(400, "Transfer-Encoding is `chunked`, once")
+
+    def refuse(self, status: int, detail: str) -> ParsingError:
+        self.refusal = Refusal(status, detail)
+        return ParsingError(detail)
+
+    def explain(self, error: Any) -> str:
+        """Return what to mend, for what waitress itself refuses."""
+        if error.code == 413:
+            return f"at most {self.adj.max_request_body_size - 1} bytes of a body are read"
+        if error.code == 431:
+            return f"at most {self.adj.max_request_header_size} bytes of a header are read"
+        return str(error.body)
+
+
+class StrictChunks:
+    """Decodes a chunked body; the interface is that of waitress's receivers.
+
+    Lines end with CR LF and nothing else, sizes are hexadecimal digits, extensions and trailers
+    are bounded and dropped.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.completed = False
+        self.error: Refusal | None = None
+        self._read = self._size
+        self._line = b""
+        self._left = 0
+        self._trailers = 0
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def getfile(self) -> Any:
+        return self.buffer.getfile()
+
+    def getbuf(self) -> Buffer:
+        return self.buffer
+
+    def received(self, data: bytes) -> int:
+        """Take what belongs to the body, and return how much that was; all, if it is broken."""
+        at = 0
+        while at < len(data) and not self.completed:
+            at = self._read(data, at)
+            if self.error is not None:
+                return len(data)
+        return at
+
+    def _size(self, data: bytes, at: int) -> int:
+        line, at = self._take_line(data, at, MAX_CHUNK_LINE)
+        if line is None:
+            return at
+        match = CHUNK_LINE.fullmatch(line)
+        if match is None:
+            return self._refuse(at, "the size of a chunk is hexadecimal digits")
+        self._left = int(match[1], 16)
+        self._read = self._content if self._left else self._trailer
+        return at
+
+    def _content(self, data: bytes, at: int) -> int:
+        piece = data[at : at + self._left]
+        self.buffer.append(piece)
+        self._left -= len(piece)
+        if self._left == 0:
+            self._read = self._end
+        return at + len(piece)
+
+    def _end(self, data: bytes, at: int) -> int:
+        line, at = self._take_line(data, at, 2)
+        if line is not None:
+            self._read = self._size
+            if line:
+                return self._refuse(at, "a chunk does not end where its size says")
+        return at
+
+    def _trailer(self, data: bytes, at: int) -> int:
+        line, at = self._take_line(data, at, MAX_TRAILERS - self._trailers)
+        if line is None:
+            return at
+        self._trailers += len(line) + 2
+        if not line:
+            self.completed = True
+        elif not FIELD.fullmatch(line):
+            return self._refuse(at, "a trailer line is not `Name: value`")
+        return at
+
+    def _take_line(self, data: bytes, at: int, limit: int) -> tuple[bytes | None, int]:
+        """Return a whole line without its end, or None if more is to come, and where to go on."""
+        end = data.find(b"\n", at)
+        stop = len(data) if end < 0 else end + 1
+        if len(self._line) + stop - at > limit:
+            return None, self._refuse(stop, "a line of the chunked body is not as it should be")
+        self._line += data[at:stop]
+        if end < 0:
+            return None, stop
+        line, self._line = self._line, b""
+        if not line.endswith(b"\r\n") or b"\r" in line[:-2]:
+            return None, self._refuse(stop, "lines of a chunked body end with CR LF")
+        return line[:-2], stop
+
+    def _refuse(self, at: int, detail: str) -> int:
+        self.error = Refusal(400, detail)
+        return at

@@ -1,0 +1,271 @@
+"""Looks at Redis and changes nothing: sums, rates, single tasks, pages.
+
+Every look is one script: its numbers belong together, its time is Redis's own, and it costs the same
+however many tasks there are (sums: a little for each queue; pages: a bounded number of entries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
+from prefork_q.keys import Keys
+from prefork_q.scripts import scripts
+from prefork_q.states import Status
+from prefork_q.task import TaskRecord
+
+RATE_WINDOW = 60
+"""Seconds that the rates cover."""
+PEEK = 200
+"""Entries at the head of a pending list that are looked at, at most, for its oldest task."""
+PAGE_LIMIT = 100
+SCAN = 500
+"""Entries of an index that one call looks at: under a millisecond of Redis's time."""
+CALLS = 10
+"""Calls that one page makes at most; then it is a short one, and the cursor goes on from there."""
+PAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """A queue now. `oldest_pending_age` in seconds, None if nothing waits; `submitted` since ever."""
+
+    name: str
+    pending: int
+    is_paused: bool
+    submitted: int
+    oldest_pending_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """All sums at one moment. `at` is Redis's clock, seconds since the epoch.
+
+    `totals` count since the namespace began: submitted, completed, failed (attempts), retried, dead,
+    cancelled, released, crashes, losses, expired, stale, removed, trimmed, corrupt. Always
+    submitted = pending + processing + delayed + succeeded + dead + cancelled + removed, where
+    succeeded is `completed`, and dead is the number of the dead now.
+    """
+
+    at: float
+    processing: int
+    delayed: int
+    dead: int
+    queues: tuple[QueueCounts, ...]
+    totals: Mapping[str, int]
+    completed_per_minute: int
+    failed_per_minute: int
+
+    @property
+    def pending(self) -> int:
+        return sum(queue.pending for queue in self.queues)
+
+    @property
+    def oldest_pending_age(self) -> float | None:
+        """The longest that a task has been waiting for a worker, in seconds; None if none waits."""
+        ages = [queue.oldest_pending_age for queue in self.queues if queue.oldest_pending_age is not None]
+        return max(ages, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page ended: in which index, and after which entry of it."""
+
+    index: str
+    queue: str = ""
+    at: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some tasks; `next` is where to go on, None at the end. A page may be short, or empty, before that."""
+
+    tasks: list[TaskRecord] = field(default_factory=list)
+    next: Cursor | None = None
+
+
+INDEXES: Mapping[Status | None, tuple[str, ...]] = {
+    Status.PENDING: ("pending",),
+    Status.PROCESSING: ("processing",),
+    Status.DELAYED: ("delayed",),
+    Status.DEAD: ("dead",),
+    Status.SUCCEEDED: ("recent",),
+    Status.CANCELLED: ("recent",),
+    # In the order of a task's life, so that one that moves on meanwhile is rather seen twice than missed.
+    None: ("delayed", "pending", "processing", "dead", "recent"),
+}
+"""Where the tasks of a status are listed. `recent` has the last 10,000 that ended and are not dead."""
+
+
+class Inspector:
+    """Reads; every method raises `Unavailable` when Redis cannot answer now. Used from any thread."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis = client
+        self._root = keys.root
+
+    def ping(self) -> None:
+        """Return if Redis answers."""
+        try:
+            self._execute(("PING",))
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+
+    def counts(self) -> Counts:
+        """Return all sums and rates."""
+        now_ms, (processing, delayed, dead), queues, totals, (completed, failed) = self._call(
+            "counts", RATE_WINDOW, PEEK
+        )
+        return Counts(
+            at=now_ms / 1000,
+            processing=processing,
+            delayed=delayed,
+            dead=dead,
+            queues=tuple(sorted((_queue(entry) for entry in queues), key=lambda queue: queue.name)),
+            totals={name.decode(): int(value) for name, value in _pairs(totals)},
+            completed_per_minute=completed,
+            failed_per_minute=failed,
+        )
+
+    def get(self, id: str) -> TaskRecord | None:
+        """Return a task, None if there is none of this id."""
+        entries = self._call("show", id)
+        return _record(entries[0]) if entries else None
+
+    def page(
+        self,
+        status: Status | None = None,
+        *,
+        type: str | None = None,
+        queue: str | None = None,
+        limit: int = PAGE_LIMIT,
+        cursor: Cursor | None = None,
+    ) -> Page:
+        """Return the next tasks of a status (None: any) from where `cursor` says.
+
+        The newest come first, except that of the delayed the next due does, and of the processing the
+        one whose lease ends first. `limit` is from 1 to PAGE_LIMIT.
+        """
+        tasks: list[TaskRecord] = []
+        place = cursor or self._first(status, queue)
+        for _ in range(CALLS):
+            if place is None:
+                break
+            entries, at, after = self._call(
+                "page", place.index, place.queue, place.at, place.after,
+                limit - len(tasks), SCAN, PAGE_BYTES, status or "", type or "", queue or "",
+            )  # fmt: skip
+            tasks += [record for entry in entries if (record := _record(entry)) is not None]
+            if after:
+                place = replace(place, at=at.decode(), after=after.decode())
+            else:
+                place = self._next(status, queue, place)
+            # Some tasks are better than more: the caller has something to show.
+            if len(tasks) >= limit or (tasks and after):
+                break
+        return Page(tasks, place)
+
+    def _first(self, status: Status | None, queue: str | None) -> Cursor | None:
+        return self._enter(INDEXES[status], queue)
+
+    def _next(self, status: Status | None, queue: str | None, place: Cursor) -> Cursor | None:
+        if place.index == "pending" and queue is None:
+            later = [name for name in self._queues() if name > place.queue]
+            if later:
+                return Cursor("pending", later[0])
+        indexes = INDEXES[status]
+        return self._enter(indexes[indexes.index(place.index) + 1 :], queue)
+
+    def _enter(self, indexes: tuple[str, ...], queue: str | None) -> Cursor | None:
+        for index in indexes:
+            if index != "pending":
+                return Cursor(index)
+            names = self._queues() if queue is None else [queue]
+            if names:
+                return Cursor("pending", names[0])
+        return None
+
+    def _queues(self) -> list[str]:
+        try:
+            names = self._execute(("HKEYS", self._root + "queues"))
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+        return sorted(name.decode("utf-8", "replace") for name in names)
+
+    def _call(self, name: str, *arguments: object) -> Any:
+        script = scripts()[name]
+        try:
+            try:
+                return self._execute(script.by_sha(self._root, *arguments))
+            except NoScriptError:
+                return self._execute(script.by_source(self._root, *arguments))
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+
+    def _execute(self, command: tuple[object, ...]) -> Any:
+        return self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _queue(entry: list[Any]) -> QueueCounts:
+    name, pending, paused, submitted, age_ms = entry
+    return QueueCounts(
+        name.decode("utf-8", "replace"),
+        pending,
+        bool(paused),
+        submitted,
+        None if age_ms < 0 else age_ms / 1000,
+    )
+
+
+def _record(entry: list[Any]) -> TaskRecord | None:
+    """Return the task of an answer of `show` or `page`; None for one that cannot be read."""
+    id, body, flat = entry
+    fields = dict(_pairs(flat))
+    try:
+        return TaskRecord(
+            id=id.decode(),
+            type=fields[b"type"].decode(),
+            queue=fields[b"queue"].decode(),
+            status=Status(fields[b"status"].decode()),
+            payload=_json(body) if body else None,
+            attempts=int(fields.get(b"attempts", 0)),
+            crashes=int(fields.get(b"crashes", 0)),
+            losses=int(fields.get(b"losses", 0)),
+            max_attempts=int(fields[b"max_attempts"]),
+            created_at=int(fields[b"created_at"]) / 1000,
+            started_at=_seconds(fields, b"started_at"),
+            finished_at=_seconds(fields, b"finished_at"),
+            run_at=_seconds(fields, b"run_at"),
+            timeout=_seconds(fields, b"timeout_ms"),
+            result=_json(fields[b"result"]) if b"result" in fields else None,
+            error=_object(fields.get(b"error")),
+            progress=_object(fields.get(b"progress")),
+            is_cancel_requested=b"cancel" in fields,
+        )
+    except (KeyError, ValueError):
+        # A record that somebody else has spoilt: claim sets such a task aside as corrupt.
+        return None
+
+
+def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _seconds(fields: Mapping[bytes, bytes], name: bytes) -> float | None:
+    return int(fields[name]) / 1000 if name in fields else None
+
+
+def _json(text: bytes) -> Any:
+    return orjson.loads(text)
+
+
+def _object(text: bytes | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    value = _json(text)
+    return value if isinstance(value, dict) else {"message": str(value)}

@@ -1,0 +1,94 @@
+-- page: the next tasks of one index, with their records. Changes nothing, and looks at a bounded number
+-- of entries however long the index is. Whatever stays in the index while it is paged through is seen;
+-- what moves meanwhile may be seen twice.
+--
+-- KEYS[1]  root
+-- ARGV[1]  index   processing, delayed (the next due first), dead, recent (the newest first), or pending
+--                  (the newest first)
+-- ARGV[2]  queue   for pending: which
+-- ARGV[3]  at      where the last page ended: a score, or for pending a place; "" for the first page
+-- ARGV[4]  after   the id that it ended with
+-- ARGV[5]  limit   tasks at most
+-- ARGV[6]  scan    entries looked at, at most
+-- ARGV[7]  bytes   of records, about at most; one task is always given
+-- ARGV[8]  status  that a task must have, "" for any
+-- ARGV[9]  type    likewise
+-- ARGV[10] queue   likewise
+-- returns  {tasks, at, after}: a task as in show; at and after are "" if the index ends here
+-- uses     keys record
+
+local index, list = ARGV[1], PENDING .. ARGV[2]
+local at, after = ARGV[3], ARGV[4]
+local limit, scan, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local is_wanted = { status = ARGV[8], type = ARGV[9], queue = ARGV[10] }
+local is_newest_first = index == "dead" or index == "recent"
+local is_list = index == "pending"
+local zset = root .. index
+
+-- New entries come in on the left, so an entry's place only grows: the last one seen is looked for from
+-- where it was. If it has left the list, nothing unseen has passed its old place.
+local DRIFT = 1000
+
+local function place_after()
+  if after == "" then return 0 end
+  local place = tonumber(at)
+  local ids = redis.pcall("LRANGE", list, place, place + DRIFT)
+  for i, id in ipairs(ids) do
+    if id == after then return place + i end
+  end
+  return place
+end
+
+-- How many entries stand before (score, id), itself included if so asked; equal scores are in the order
+-- of their ids, and that one need not be there any more.
+local function rank_of(score, id, is_included)
+  local low = redis.call("ZCOUNT", zset, "-inf", "(" .. score)
+  local high = redis.call("ZCOUNT", zset, "-inf", score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = redis.call("ZRANGE", zset, middle, middle)[1]
+    if member < id or is_included and member == id then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function start_of()
+  if is_list then return place_after() end
+  if after == "" then return 0 end
+  if is_newest_first then return redis.call("ZCARD", zset) - rank_of(at, after, false) end
+  return rank_of(at, after, true)
+end
+
+local function window(start, n)
+  if is_list then return redis.pcall("LRANGE", list, start, start + n - 1), 1 end
+  local command = is_newest_first and "ZREVRANGE" or "ZRANGE"
+  return redis.call(command, zset, start, start + n - 1, "WITHSCORES"), 2
+end
+
+local function fits(id)
+  local fields = redis.pcall("HMGET", TASK .. id, "status", "type", "queue")
+  if fields.err then return false end
+  return (is_wanted.status == "" or fields[1] == is_wanted.status)
+    and (is_wanted.type == "" or fields[2] == is_wanted.type)
+    and (is_wanted.queue == "" or fields[3] == is_wanted.queue)
+end
+
+local tasks, size, start = {}, 0, start_of()
+local entries, step = window(start, scan)
+for i = 1, #entries, step do
+  local id = entries[i]
+  if fits(id) then
+    local record = record_of(id)
+    if record then
+      tasks[#tasks + 1] = record
+      size = size + #record[2]
+      for _, value in ipairs(record[3]) do size = size + #value end
+    end
+  end
+  local seen = (i - 1) / step + 1
+  if #tasks >= limit or size >= bytes or seen >= scan then
+    local place = is_list and string.format("%.0f", start + seen - 1) or entries[i + 1]
+    return { tasks, place, id }
+  end
+end
+return { tasks, "", "" }

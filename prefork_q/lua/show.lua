@@ -1,0 +1,8 @@
+-- show: one task. Changes nothing.
+--
+-- KEYS[1]  root
+-- ARGV[1]  id
+-- returns  {} if there is none, else {{id, payload, {field, value, ...}}}
+-- uses     keys record
+
+return { record_of(ARGV[1]) }
