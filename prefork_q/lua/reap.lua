@@ -7,17 +7,12 @@
 -- ARGV[3]  max_losses  expired leases of started tasks that one task survives
 -- ARGV[4]  retention_ms  lifetime of a task that turns out cancelled
 -- returns  {reaped | holding, expired}: an entry of expired is {id, type, its status now, losses}
--- uses     keys clock counters wake ending corrupt
+-- uses     keys clock presence counters wake ending corrupt
 
 local limit, lease_ms, max_losses = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local reaper = root .. "reaper"
-local seen = redis.call("HMGET", reaper, "last", "hold")
-local last, hold = tonumber(seen[1]), tonumber(seen[2]) or 0
-if not last or now_ms - last > math.min(5000, lease_ms / 2) then hold = now_ms + lease_ms end
 
 redis.call("PERSIST", PROCESSING)
-redis.call("HSET", reaper, "last", now_ms, "hold", hold)
-if now_ms < hold then return { "holding", {} } end
+if now_ms < keeper_is_here(lease_ms) then return { "holding", {} } end
 
 local due = redis.call("ZRANGEBYSCORE", PROCESSING, "-inf", now_ms, "LIMIT", 0, limit)
 local expired, tasks = {}, {}

@@ -4,7 +4,7 @@
 -- ARGV[1]  lease_ms
 -- ARGV     then three a task: id, token, started (1 once its handler was entered, else 0)
 -- returns  a word a task: ok | cancel (still yours, and a cancellation was asked for) | stale
--- uses     keys clock
+-- uses     keys clock presence
 
 local expiry, words, leases = now_ms + tonumber(ARGV[1]), {}, {}
 local started = {}
@@ -23,5 +23,5 @@ end
 redis.call("PERSIST", PROCESSING)
 if #leases > 0 then redis.call("ZADD", PROCESSING, unpack(leases)) end
 for id, token in pairs(started) do redis.call("HSET", TASK .. id, "started", token) end
-redis.call("HSET", root .. "reaper", "last", now_ms)
+keeper_is_here(tonumber(ARGV[1]))
 return words
