@@ -25,6 +25,9 @@ local is_newest_first = index == "dead" or index == "recent"
 local is_list = index == "pending"
 local zset = root .. index
 
+-- A pending list still holds the ghosts of cancelled tasks; those are listed among the recent.
+if is_wanted.status == "" and index ~= "recent" then is_wanted.status = index end
+
 -- New entries come in on the left, so an entry's place only grows: the last one seen is looked for from
 -- where it was. If it has left the list, nothing unseen has passed its old place.
 local DRIFT = 1000
