@@ -26,7 +26,8 @@ class Birth:
     """What a process is given when it is made.
 
     `role` is template, worker, keeper, api or store; `slot` numbers the processes of a role from 0;
-    `incarnation` is unique for ever; `generation` is that of the template.
+    `incarnation` is unique for ever; `generation` is that of the template. `may_preload` is the
+    template's: false once the handlers' import was found to leave threads or sockets.
     """
 
     role: str
@@ -36,6 +37,7 @@ class Birth:
     master_pid: int
     channel: Channel
     scoreboard: Scoreboard
+    may_preload: bool = True
 
     def introduce(self, *, parent_death_signal: int | None = signal.SIGTERM, timeout: float = 30.0) -> bool:
         """Say hello and wait for `go`. False: the master is gone, or wants it no more: exit at once.
@@ -61,7 +63,7 @@ class Birth:
     def _is_adopted(self) -> bool:
         deadline = time.monotonic() + ADOPTION
         while os.getppid() != self.master_pid:
-            if time.monotonic() > deadline:
+            # Nothing is said to a newborn before its hello, unless that it is not wanted any more.
+            if self.channel.poll(0.001) or time.monotonic() > deadline:
                 return False
-            time.sleep(0.001)
         return True

@@ -138,15 +138,6 @@ class RedisState:
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """From the template: something for the log that concerns the whole node."""
-
-    event: str
-    level: str
-    fields: dict[str, Any]
-
-
 Message = (
     Go
     | Drain
@@ -160,7 +151,6 @@ Message = (
     | Unsafe
     | Acknowledged
     | RedisState
-    | Said
 )
 
 _BY_NAME: dict[str, type[Any]] = {
@@ -178,7 +168,6 @@ _BY_NAME: dict[str, type[Any]] = {
         Unsafe,
         Acknowledged,
         RedisState,
-        Said,
     )
 }
 

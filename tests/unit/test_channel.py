@@ -20,7 +20,6 @@ from prefork_q.ipc.messages import (
     Message,
     Ready,
     RedisState,
-    Said,
     Spawn,
     Spawned,
     SpawnFailed,
@@ -44,7 +43,6 @@ EVERY_KIND: tuple[Message, ...] = (
     Unsafe(("poller",), 2),
     Acknowledged("node.3.1"),
     RedisState(True, "7.0.15"),
-    Said("threads_limited", "info", {"names": ["OMP_NUM_THREADS"]}),
 )
 
 

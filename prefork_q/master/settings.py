@@ -1,0 +1,61 @@
+"""What the master is told at its start: plain values, and the entry points of its children."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from prefork_q.ipc.birth import Birth
+
+EntryPoint = Callable[[Birth], int]
+"""Runs in a fresh process, says hello with `birth.introduce()`, and returns the exit code."""
+
+
+def node_name() -> str:
+    """Return a name for this life of the node, never used again: short host name and random digits."""
+    host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().split(".")[0])[:48].strip("-")
+    return f"{host or 'node'}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrypoints:
+    """The code of the children. The template's makes the workers; no store: Redis is elsewhere."""
+
+    template: EntryPoint
+    keeper: EntryPoint
+    api: EntryPoint
+    store: EntryPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """Plain values; times in seconds.
+
+    `slots` is the most workers that there may ever be (the scoreboard is made for them), `held` the
+    most tasks that a worker may have claimed at once. `boot_timeout` is what a newborn has until it is
+    ready, `import_timeout` the same where the handlers have to be imported. `keep_fds` are descriptors
+    that every child keeps, such as the log's. `preload` is auto, on or off.
+    """
+
+    version: str
+    workers: int
+    threads: int = 1
+    slots: int = 64
+    held: int = 640
+    api_processes: int = 1
+    lease: float = 30.0
+    drain_timeout: float = 30.0
+    boot_timeout: float = 30.0
+    import_timeout: float = 120.0
+    preload: str = "auto"
+    keep_fds: tuple[int, ...] = ()
+    keeper_silence: float | None = None
+    node: str = field(default_factory=node_name)
+
+    @property
+    def silence_limit(self) -> float:
+        """How long the keeper may not beat before it is replaced; far below a lease."""
+        return max(5.0, self.lease / 6) if self.keeper_silence is None else self.keeper_silence

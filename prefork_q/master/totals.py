@@ -1,0 +1,55 @@
+"""The numbers of the dead: folded in when a worker ends, so that no total ever falls. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prefork_q.ipc import stats
+from prefork_q.ipc.stats import Histogram, SlotSnapshot, TypeStats
+
+MINUTE = 60
+
+
+class Totals:
+    """Sums over slots: the dead ones that were folded in, and the living ones that are given."""
+
+    def __init__(self) -> None:
+        self.counters = [0] * stats.COUNTERS
+        self.types: dict[str, TypeStats] = {}
+        self.waits: dict[str, Histogram] = {}
+        self.seconds: dict[int, tuple[int, int]] = {}
+        self.crashes = 0
+        self.restarts: Counter[str] = Counter()
+
+    def fold(self, slot: SlotSnapshot) -> None:
+        """Add the numbers of a slot, once, after its process was waited for."""
+        for index, n in enumerate(slot.counters):
+            self.counters[index] += n
+        for name, numbers in slot.types.items():
+            self.types[name] = self.types.get(name, TypeStats()) + numbers
+        for name, wait in slot.waits.items():
+            self.waits[name] = self.waits.get(name, Histogram()) + wait
+        for second, completed, failed in slot.seconds:
+            before = self.seconds.get(second, (0, 0))
+            self.seconds[second] = (before[0] + completed, before[1] + failed)
+        newest = max(self.seconds, default=0)
+        self.seconds = {at: ended for at, ended in self.seconds.items() if at > newest - stats.RING}
+
+    def plus(self, living: Iterable[SlotSnapshot]) -> Totals:
+        """Return the sums with the living slots; this object stays as it is."""
+        total = Totals()
+        total.counters = list(self.counters)
+        total.types = dict(self.types)
+        total.waits = dict(self.waits)
+        total.seconds = dict(self.seconds)
+        total.crashes = self.crashes
+        total.restarts = Counter(self.restarts)
+        for slot in living:
+            total.fold(slot)
+        return total
+
+    def per_minute(self, now: float) -> tuple[int, int]:
+        """Return (completed, failed) of the 60 s up to boot time `now`."""
+        recent = [ended for second, ended in self.seconds.items() if now - MINUTE < second <= now]
+        return sum(completed for completed, _ in recent), sum(failed for _, failed in recent)
