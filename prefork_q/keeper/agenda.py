@@ -15,7 +15,7 @@ from typing import Protocol
 from prefork_q.errors import Unavailable
 from prefork_q.events import Events
 from prefork_q.ipc.scoreboard import boot_time
-from prefork_q.keeper.outage import Outage
+from prefork_q.keeper.reach import Reach
 
 NEVER = float("inf")
 
@@ -48,11 +48,11 @@ class Agenda:
     """Runs what is due. `beat` is called before whatever may take a while."""
 
     def __init__(
-        self, chores: Sequence[Chore], outage: Outage, events: Events, *, beat: Callable[[float], None]
+        self, chores: Sequence[Chore], reach: Reach, events: Events, *, beat: Callable[[float], None]
     ) -> None:
         self._chores = tuple(chores)
         self._due = {chore.name: 0.0 for chore in chores}
-        self._outage = outage
+        self._reach = reach
         self._events = events
         self._beat = beat
         self._refusals: dict[str, str] = {}
@@ -61,8 +61,8 @@ class Agenda:
     def next_due(self) -> float:
         """Boot time at which something is due."""
         times = [self._due[chore.name] for chore in self._chores if not self._must_wait(chore)]
-        if self._outage.is_on:
-            times.append(self._outage.retry_at)
+        if self._reach.is_lost:
+            times.append(self._reach.retry_at)
         return min(times, default=NEVER)
 
     def hurry(self, name: str) -> None:
@@ -71,7 +71,7 @@ class Agenda:
 
     def run_due(self) -> None:
         """Run each chore that is due, once."""
-        if self._outage.is_on and self._outage.retry_at <= self._now() and self._outage.ends():
+        if self._reach.is_lost and self._reach.retry_at <= self._now() and self._reach.look():
             for chore in self._chores:
                 if chore.needs_redis:
                     self.hurry(chore.name)
@@ -83,7 +83,7 @@ class Agenda:
     def failed(self, chore: Chore, error: Unavailable) -> None:
         """Set when a chore that Redis has failed tries again."""
         now = self._now()
-        if self._outage.begins_with(error):
+        if self._reach.is_lost_by(error):
             self._due[chore.name] = now
             return
         # Redis answers; it will not do this one thing (it is full, the user lacks a right).
@@ -104,7 +104,7 @@ class Agenda:
                 self._events.emit("chore_done_again", chore=chore.name)
 
     def _must_wait(self, chore: Chore) -> bool:
-        return chore.needs_redis and self._outage.is_on
+        return chore.needs_redis and self._reach.is_lost
 
     def _now(self) -> float:
         now = boot_time()

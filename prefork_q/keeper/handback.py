@@ -6,7 +6,6 @@ is safe to repeat. So it is acknowledged only once Redis has said that it is don
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 
 import orjson
@@ -115,18 +114,9 @@ def crash_error(notice: DeathNotice) -> bytes:
     return orjson.dumps(
         {
             "type": "WorkerDied",
-            "message": f"the worker was {_end(notice)} while it ran this task",
+            "message": f"its worker died while it ran this task: {notice.cause}",
             "traceback": "",
             "cause": cause,
         }
     )
 
-
-def _end(notice: DeathNotice) -> str:
-    if notice.signal is None:
-        return f"gone (it exited {notice.exit_code})"
-    try:
-        name = f" ({signal.Signals(notice.signal).name})"
-    except ValueError:
-        name = ""
-    return f"killed by signal {notice.signal}{name}"

@@ -27,8 +27,8 @@ from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
 from prefork_q.keeper.handback import Returner
 from prefork_q.keeper.mover import Bell, Mover
-from prefork_q.keeper.outage import Outage
 from prefork_q.keeper.pruner import Pruner
+from prefork_q.keeper.reach import Reach
 from prefork_q.keeper.reaper import Reaper
 from prefork_q.keeper.registrar import Registrar
 from prefork_q.keeper.reminder import Reminder
@@ -37,7 +37,7 @@ from prefork_q.keeper.sampler import Sampler
 from prefork_q.keeper.vigil import Vigil
 from prefork_q.keys import Keys
 
-TIMEOUT = 2.0
+TIMEOUT = 1.5
 """Seconds that a call to Redis may take, and about twice that while it connects."""
 
 BEAT = 0.5
@@ -102,7 +102,7 @@ class Keeper:
         limits = Limits(retention=settings.retention, max_crashes=settings.max_crashes)
         broker = Broker(client, Keys(settings.namespace), limits)
         slot, lease = board.keeper, settings.lease
-        self._outage = Outage(client, self.tell, events, slot)
+        self._reach = Reach(client, self.tell, events, slot)
         self._returner = Returner(broker, self.tell, events, slot, lease=lease)
         self._bell = Bell(
             Link(settings.redis_url, timeout=TIMEOUT), Keys(settings.namespace)("mover"), self._wake_mover
@@ -126,7 +126,7 @@ class Keeper:
                 ),
                 Sampler(board),
             ],
-            self._outage, events, beat=slot.beat,
+            self._reach, events, beat=slot.beat,
         )  # fmt: skip
 
     def run(self) -> int:
@@ -158,7 +158,7 @@ class Keeper:
         now = boot_time()
         self._board.keeper.beat(now)
         until = min(now + BEAT, self._agenda.next_due, self._vigil.next_look if self._vigil else now + BEAT)
-        if self._outage.is_on:
+        if self._reach.is_lost:
             self._bell.close()
         poller = select.poll()
         if self._channel is not None:
@@ -225,7 +225,7 @@ class Keeper:
     def _is_vigil_over(self, vigil: Vigil, now: float) -> bool:
         if not vigil.is_over:
             return False
-        is_vain = self._outage.is_on and not self._returner.left()
+        is_vain = self._reach.is_lost and not self._returner.left()
         return self._returner.is_done or is_vain or now >= vigil.gives_up_at
 
     def _is_calm(self, now: float) -> bool:
