@@ -1,7 +1,8 @@
-"""Whether Redis can be reached. The master is told of each change, and of the version."""
+"""Whether Redis can be reached: one line when it is lost, one when it is back, the master told of both."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from prefork_q.connection import RedisError, as_unavailable, redis
@@ -10,13 +11,12 @@ from prefork_q.events import Events
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import RoleSlot, boot_time
-from prefork_q.outage import Outage
 
 OUTAGE_KINDS = frozenset({"connection", "timeout", "loading", "readonly", "busy"})
 """Troubles that concern every call. The others (full, denied, other) concern one."""
 
-LONGEST_PAUSE = 1.5
-"""Seconds between two looks, before jitter."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two looks: doubled each time, and shortened at random by up to a half."""
 
 
 class Reach:
@@ -27,9 +27,11 @@ class Reach:
     ) -> None:
         self._client = client
         self._tell = tell
+        self._events = events
         self._slot = slot
-        self._outage = Outage(events, cap=LONGEST_PAUSE)
         self._version: str | None = None
+        self._failures = 0
+        self._lost_at = 0.0
         self.is_lost = True
         self.retry_at = 0.0
 
@@ -49,18 +51,26 @@ class Reach:
             self._slot.add(stats.redis_error(error.kind))
             self._lose(error)
             return False
+        if self._failures:
+            seconds = round(boot_time() - self._lost_at, 3)
+            self._events.emit("redis_back", seconds=seconds, failures=self._failures)
         self.is_lost = False
-        self._outage.ended()
+        self._failures = 0
         self._tell(RedisState(reachable=True, version=self._version))
         return True
 
     def _lose(self, error: Unavailable) -> None:
         # From scratch: an old connection may lead to a primary that is none any more.
         self._client.connection_pool.disconnect()
-        if not self._outage.is_on:
+        now = boot_time()
+        if not self._failures:
+            self._lost_at = now
+            self._events.emit("redis_lost", level="error", kind=error.kind, error=str(error))
             self._tell(RedisState(reachable=False, version=self._version))
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 10))
+        self._failures += 1
         self.is_lost = True
-        self.retry_at = boot_time() + self._outage.failed(error)
+        self.retry_at = now + pause * random.uniform(0.5, 1.0)
 
     def _ask(self) -> str | None:
         """Return the server's version, None if this user may not ask for it."""
