@@ -1,0 +1,1 @@
+"""The worker: one forked process that claims tasks and runs them on its processor threads."""

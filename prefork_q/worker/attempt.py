@@ -1,0 +1,42 @@
+"""What a handler's TaskContext reaches while its attempt runs. Called in the handler's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefork_q.ipc.scoreboard import boot_time
+from prefork_q.ipc.slot import WorkerSlot
+from prefork_q.worker.held import Held
+
+
+class AttemptRuntime:
+    """The connection of one attempt to its worker; see `context.Runtime`.
+
+    What it answers comes from the scoreboard, where the keeper notes renewals, losses and
+    cancellations; so asking costs nothing.
+    """
+
+    __slots__ = ("_held", "_lease", "_report", "_slot")
+
+    def __init__(
+        self, held: Held, slot: WorkerSlot, lease: float, report: Callable[[Held, float, str], None]
+    ) -> None:
+        self._held = held
+        self._slot = slot
+        self._lease = lease
+        self._report = report
+
+    def progress(self, fraction: float, note: str) -> None:
+        """Pass on how far the handler is."""
+        self._report(self._held, fraction, note)
+
+    def is_cancel_requested(self) -> bool:
+        """Whether somebody asked for the task's cancellation."""
+        return self._slot.is_cancel_requested(self._held.index, self._held.lease.token)
+
+    def is_lease_valid(self) -> bool:
+        """Whether the lease still stands, as far as this node knows."""
+        slot, index = self._slot, self._held.index
+        if slot.is_lost(index, self._held.lease.token):
+            return False
+        return boot_time() < slot.lease_started(index) + self._lease

@@ -1,0 +1,79 @@
+"""The processor threads of a worker, and what is buffered for them. Main thread only.
+
+Tasks are started in the order in which they were put in. Until a processor has taken one, it can
+be taken back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from prefork_q.worker.held import Held
+from prefork_q.worker.processor import Processor
+
+MakeProcessor = Callable[[int, "SimpleQueue[Held | None]"], Processor]
+
+
+class Pool:
+    """`make` makes the processor of a number; it is called again to replace a thread that is gone."""
+
+    def __init__(self, threads: int, make: MakeProcessor) -> None:
+        self._make = make
+        self._inbox: SimpleQueue[Held | None] = SimpleQueue()
+        self._waiting: deque[Held] = deque()
+        self.processors = [make(number, self._inbox) for number in range(threads)]
+
+    def start(self) -> None:
+        for processor in self.processors:
+            processor.start()
+
+    def put(self, held: Held) -> None:
+        self._waiting.append(held)
+        self._inbox.put(held)
+
+    def oldest_waiting(self) -> Held | None:
+        """Return the task that has waited longest and was not started, None if all were."""
+        waiting = self._waiting
+        while waiting and waiting[0].is_started:
+            waiting.popleft()
+        return waiting[0] if waiting else None
+
+    def take_back(self) -> list[Held]:
+        """Take back all that no processor has taken yet, the oldest first."""
+        taken: list[Held] = []
+        while True:
+            try:
+                held = self._inbox.get_nowait()
+            except Empty:
+                break
+            if held is not None:
+                taken.append(held)
+        self._waiting.clear()
+        return taken
+
+    def next_soft_limit(self) -> float | None:
+        """Return the boot time at which the next running attempt passes its soft limit."""
+        limits = [limit for processor in self.processors if (limit := processor.soft_limit)]
+        return min(limits, default=None)
+
+    def interrupt(self, now: float) -> list[Held]:
+        """Interrupt the attempts whose soft limit has passed; return their tasks."""
+        passed = (p.interrupt(now) for p in self.processors if 0 < p.soft_limit <= now)
+        return [held for held in passed if held is not None]
+
+    def replace_dead(self) -> list[Held]:
+        """Replace threads that are gone; return what they had in their hands.
+
+        A thread cannot end by an exception of a handler, but one can be ended from outside, by
+        exceptions that are set in it faster than it can catch them.
+        """
+        lost: list[Held] = []
+        for number, processor in enumerate(self.processors):
+            if processor.thread.ident is not None and not processor.thread.is_alive():
+                if processor.current is not None:
+                    lost.append(processor.current)
+                self.processors[number] = self._make(number, self._inbox)
+                self.processors[number].start()
+        return lost
