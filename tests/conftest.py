@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.alone import needs_its_own_process, run_alone
 from tests.support.fixtures import (
     FLAVOURS,
     RUN,
@@ -24,6 +25,7 @@ from tests.support.fixtures import (
     remove_containers,
     server,
     shared_servers,
+    single_threaded,
     start_node,
 )
 from tests.support.flavours import Choice, Flavour, choose
@@ -40,6 +42,7 @@ __all__ = [  # the fixtures, which pytest finds because they stand in this modul
     "redis_server",
     "server",
     "shared_servers",
+    "single_threaded",
     "start_node",
 ]
 
@@ -93,6 +96,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _name(flavour: Flavour) -> str:
     return flavour.name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not needs_its_own_process(pyfuncitem):
+        return None
+    factory: pytest.TempPathFactory = pyfuncitem.funcargs["tmp_path_factory"]
+    run_alone(pyfuncitem, factory.mktemp("alone") / "base")
+    return True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

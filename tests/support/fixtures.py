@@ -6,6 +6,7 @@ on each flavour. `own_server` is for tests that kill, pause or configure theirs.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,9 +34,10 @@ def flavours(config: pytest.Config) -> tuple[Flavour, ...]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left(pytestconfig: pytest.Config, worker_id: str) -> Iterator[None]:
+def no_process_left() -> Iterator[None]:
     """Fail the run if a process that its tests started is left when they are done."""
-    mark = leaks.mark(worker_id)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "this run")
+    mark = leaks.mark(worker.replace(" ", "-"))
     yield
     try:
         until(lambda: not leaks.left_behind(mark), timeout=3)
@@ -43,7 +45,7 @@ def no_process_left(pytestconfig: pytest.Config, worker_id: str) -> Iterator[Non
         left = leaks.left_behind(mark)
         described = "\n".join(map(leaks.describe, left))
         leaks.end(left)
-        pytest.fail(f"processes were left behind by the tests of {worker_id}:\n{described}", pytrace=False)
+        pytest.fail(f"processes were left behind by the tests of {worker}:\n{described}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +138,11 @@ def redis_client(server: Server) -> Iterator[redis.Redis]:
     client = server.client()
     yield client
     client.close()
+
+
+@pytest.fixture
+def single_threaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The test runs in a process with one thread, so that it may fork: see `tests.support.alone`."""
 
 
 @pytest.fixture

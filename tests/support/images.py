@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,11 +46,14 @@ class Engine:
         except ImportError:
             notes.append("no Testcontainers: the `test` extra is not installed")
             return None
+        if not _listens(environ):  # the client leaves sockets open when nobody answers
+            notes.append("no Docker engine answers: the servers run as processes")
+            return None
         try:
             # Seconds: an engine on this machine answers within milliseconds, but making an image takes some.
             client = docker.from_env(timeout=60)
-        except DockerException:
-            notes.append("no Docker engine answers: the servers run as processes")
+        except DockerException as error:
+            notes.append(f"the Docker engine does not answer, the servers run as processes: {error}")
             return None
         return cls(client)
 
@@ -123,6 +127,16 @@ class Engine:
             except DockerException as error:
                 raise NoImage(f"image {name} cannot be made: {error}") from error
         return name
+
+
+def _listens(environ: Mapping[str, str]) -> bool:
+    """Tell whether somebody listens where the engine should; of other places than Unix sockets, assume it."""
+    scheme, _, path = environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
+    if scheme != "unix":
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(5)
+        return probe.connect_ex(path) == 0
 
 
 def lay_out(program: Path, folder: Path) -> None:
