@@ -79,7 +79,7 @@ class ClaimRequest(NamedTuple):
         flat: list[object] = [
             self.worker, self.seq, self.lease_ms, self.room, self.limit, self.budget_us,
             MAX_CLAIM_BYTES, len(self.queues), *self.queues,
-        ]  # fmt: skip
+        ]
         for type_, pace_us in self.paces_us:
             flat += (type_, pace_us)
         return flat
@@ -166,7 +166,7 @@ def commit_arguments(
         outcomes += settlement
     head: list[object] = [
         milliseconds(limits.retention), milliseconds(limits.unknown_limit), len(outcomes) // 6,
-    ]  # fmt: skip
+    ]
     return head + outcomes + request.arguments()
 
 
@@ -328,7 +328,7 @@ class Broker:
         """Put back what a dead worker held, and refuse claims in its name from now on."""
         arguments: list[object] = [
             worker, milliseconds(lease), self._limits.max_crashes, self._retention_ms,
-        ]  # fmt: skip
+        ]
         for entry in entries:
             after = "" if entry.delay is None else milliseconds(entry.delay)
             arguments += (entry.id, entry.token, entry.verdict, entry.error, after)

@@ -26,11 +26,11 @@ class AttemptRuntime:
         self._lease = lease
         self._report = report
 
-    def progress(self, fraction: float, note: str) -> None:
+    def report_progress(self, fraction: float, note: str) -> None:
         """Pass on how far the handler is."""
         self._report(self._held, fraction, note)
 
-    def is_cancel_requested(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether somebody asked for the task's cancellation."""
         return self._slot.is_cancel_requested(self._held.index, self._held.lease.token)
 

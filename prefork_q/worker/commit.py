@@ -63,12 +63,12 @@ class Ledger:
         slot = self._slot
         lines: list[bytes] = []
         completed: dict[int, int] = {}
-        ran: dict[bytes, list[float]] = {}
+        ran: dict[bytes, tuple[float, int]] = {}
         failed = 0
         for outcome, word in zip(batch, words, strict=True):
             held, name = outcome.held, outcome.name
             lease, route = held.lease, held.route
-            index = stats.MAX_TYPES - 1 if route is None else route.index
+            index = stats.MAX_TYPES - 1 if route is None else route.number
             if word == b"stale":
                 self._refused(held)
                 continue
@@ -76,12 +76,8 @@ class Ledger:
                 slot.add(stats.RELEASED)
             else:
                 slot.observe_duration(index, outcome.ran)
-                taken = ran.get(lease.type)
-                if taken is None:
-                    ran[lease.type] = [outcome.ran, 1]
-                else:
-                    taken[0] += outcome.ran
-                    taken[1] += 1
+                seconds, n = ran.get(lease.type, (0.0, 0))
+                ran[lease.type] = (seconds + outcome.ran, n + 1)
                 if name == "succeeded":
                     completed[index] = completed.get(index, 0) + 1
                 else:
@@ -103,7 +99,7 @@ class Ledger:
         for index, n in completed.items():
             slot.add_for(index, stats.COMPLETED, n)
         for type_, (seconds, n) in ran.items():
-            self._paces.learn(type_, seconds / n, int(n))
+            self._paces.learn(type_, seconds / n, n)
         if completed or failed:
             slot.tick(now, sum(completed.values()), failed)
         self._events.lines(lines)

@@ -139,7 +139,8 @@ class FetchLoop:
 
     @property
     def pool(self) -> Pool:
-        assert self._pool is not None
+        if self._pool is None:
+            raise RuntimeError("the loop turns only with a pool attached")
         return self._pool
 
     @property
@@ -286,7 +287,7 @@ class FetchLoop:
         return ClaimRequest(
             settings.worker, self._seq, milliseconds(settings.lease), room, limit, budget_us,
             self._queues.next(), paces,
-        )  # fmt: skip
+        )
 
     # -- calls and answers
 
@@ -394,7 +395,7 @@ class FetchLoop:
             self._events.emit(
                 "interrupted", level="warning", id=held.lease.id.decode(), attempt=held.lease.attempt,
                 cause="its time limit has passed",
-            )  # fmt: skip
+            )
 
     def _give_back_late(self, now: float) -> None:
         oldest = self.pool.oldest_waiting()
@@ -416,5 +417,5 @@ class FetchLoop:
                 Outcome(
                     held, "retrying" if attempts_left else "dead", 0.0, failure.text,
                     1.0 if attempts_left else None, failure.type, failure.message,
-                )  # fmt: skip
+                )
             )

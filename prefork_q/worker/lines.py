@@ -19,7 +19,7 @@ from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.keys import Keys
 from prefork_q.outage import Outage
-from prefork_q.scripts import Script, scripts
+from prefork_q.scripts import scripts
 
 BLOCK: Final = 5.0
 """Seconds that a BLPOP waits: how seldom an idle worker calls."""
@@ -81,7 +81,7 @@ class CommandLine:
             self._failed(Unavailable("Redis did not answer in time", kind="timeout"), now)
             return
         if now >= self._retry_at:
-            self._send(self._script().by_sha(self._root, *self._call.arguments), now)
+            self._send(scripts()[self._call.verb].by_sha(self._root, *self._call.arguments), now)
 
     def receive(self, now: float) -> tuple[Call, Any] | None:
         """Return the call and its answer, None if it has to be sent again."""
@@ -91,7 +91,7 @@ class CommandLine:
         try:
             answer = self._link.receive()
         except NoScriptError:
-            self._send(self._script().by_source(self._root, *call.arguments), now)
+            self._send(scripts()[call.verb].by_source(self._root, *call.arguments), now)
             return None
         except Unavailable as error:
             self._failed(error, now)
@@ -102,10 +102,6 @@ class CommandLine:
 
     def close(self) -> None:
         self._link.close()
-
-    def _script(self) -> Script:
-        assert self._call is not None
-        return scripts()[self._call.verb]
 
     def _send(self, command: Sequence[object], now: float) -> None:
         try:

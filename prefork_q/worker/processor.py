@@ -20,7 +20,7 @@ from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.attempt import AttemptRuntime
 from prefork_q.worker.failure import Failure, describe, told
-from prefork_q.worker.held import Held, Outcome
+from prefork_q.worker.held import Held, Outcome, OutcomeName
 from prefork_q.worker.result import encode_result
 
 UNKNOWN_DELAY = 5.0
@@ -102,7 +102,7 @@ class Processor:
         self._slot.start(
             self.number, lease.id, lease.type, lease.attempt, lease.token, started,
             started + timeout + self._grace if timeout else 0.0,
-        )  # fmt: skip
+        )
         try:
             arguments = route.arguments(lease.body)
             if route.context_parameter is not None:
@@ -142,8 +142,8 @@ class Processor:
         return self._outcome(held, failure, ran, delay)
 
     def _is_final(self, held: Held, error: BaseException) -> bool:
-        route = held.route
-        return isinstance(error, Reject | Invalid) or (route is not None and isinstance(error, route.retry.never))
+        never = held.route.retry.never if held.route is not None else ()
+        return isinstance(error, (Reject, Invalid, *never))
 
     def _unknown(self, held: Held) -> Outcome:
         type_ = held.lease.type.decode("utf-8", "replace")
@@ -153,7 +153,7 @@ class Processor:
 
     @staticmethod
     def _outcome(held: Held, failure: Failure, ran: float, delay: float | None) -> Outcome:
-        name = "dead" if delay is None else "retrying"
+        name: OutcomeName = "dead" if delay is None else "retrying"
         return Outcome(held, name, ran, failure.text, delay, failure.type, failure.message)
 
     # -- what a handler is given

@@ -27,10 +27,8 @@ class QueueOrder:
             return self.names
         # Efraimidis and Spirakis: sorting by u**(1/w) draws without replacement by weight.
         rng = self._rng
-        keyed = sorted(
-            zip((rng.random() ** (1 / weight) for weight in self._weights), self.names, strict=True), reverse=True
-        )
-        return [name for _, name in keyed]
+        keys = [rng.random() ** (1 / weight) for weight in self._weights]
+        return [name for _, name in sorted(zip(keys, self.names, strict=True), reverse=True)]
 
     def index(self, queue: bytes) -> int:
         """Return the scoreboard's index of a queue."""

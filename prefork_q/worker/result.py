@@ -33,7 +33,8 @@ def encode_result(result: Any, limit: int) -> bytes:
         text = orjson.dumps(result)
     except (TypeError, ValueError, RecursionError) as error:
         raise UnserializableResult(
-            f"the result is not JSON: {error}; return objects, lists, strings, finite numbers, booleans or None"
+            f"the result is not JSON: {error}; return dicts with string keys, lists, strings, finite "
+            "numbers, booleans or None"
         ) from error
     if len(text) > limit:
         raise ResultTooLarge(

@@ -20,7 +20,7 @@ class Route(NamedTuple):
     context_parameter: str | None
     retry: Retry
     timeout: float | None
-    index: int
+    number: int
     """Its index in the scoreboard; types beyond the last share it."""
 
 
@@ -35,7 +35,7 @@ def routes(app: App) -> Mapping[bytes, Route]:
             context_parameter=handler.context_parameter,
             retry=handler.retry,
             timeout=handler.timeout,
-            index=min(index, MAX_TYPES - 1),
+            number=min(number, MAX_TYPES - 1),
         )
-        for index, (name, handler) in enumerate(app.handlers.items())
+        for number, (name, handler) in enumerate(app.handlers.items())
     }

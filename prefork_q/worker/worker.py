@@ -77,7 +77,7 @@ def run_worker(birth: Birth, app: App, settings: WorkerSettings, events: Events)
         return 0
     return Worker(birth, app, settings, events.with_process(
         worker=birth.slot, gen=birth.generation, pid=os.getpid()
-    )).run()  # fmt: skip
+    )).run()
 
 
 class Worker:
@@ -173,7 +173,8 @@ class Worker:
         if self._is_terminated and self._deadline is None:
             self._drain(self._settings.drain_timeout)
         if self._loop.is_gone and self._deadline is None:
-            self._events.emit("disowned", level="error", cause="its tasks were handed back: it was held for dead")
+            cause = "it was held for dead, its tasks were handed back"
+            self._events.emit("disowned", level="error", cause=cause)
             self._drain(0.0)
         if self._loop.has_interrupted and self._deadline is None:
             # A lock may be held for ever by the code that was interrupted.
@@ -216,7 +217,7 @@ class Worker:
             except Unavailable as error:
                 ids = [outcome.held.lease.id.decode() for outcome in batch]
                 self._events.emit(
-                    "left_leased", level="error", tasks=len(ids), ids=ids[:20], kind=error.kind, cause=str(error)
+                    "left_leased", level="error", tasks=len(ids), ids=ids[:20], cause=str(error)
                 )
             else:
                 self._loop.book(batch, [word.encode() for word in words])
@@ -229,7 +230,8 @@ class Worker:
             for hook in self._app.hooks.on_worker_start:
                 hook()
         except Exception as error:
-            self._fail(f"the hook on_worker_start raised {type(error).__name__}: {error}", traceback.format_exc())
+            reason = f"the hook on_worker_start raised {type(error).__name__}: {error}"
+            self._fail(reason, traceback.format_exc())
             return False
         return True
 
@@ -246,7 +248,7 @@ class Worker:
                     self._events.emit(
                         "hook_failed", level="error", hook="on_worker_stop", error_type=type(error).__name__,
                         error_message=str(error),
-                    )  # fmt: skip
+                    )
 
         thread = threading.Thread(target=run, name="stop-hooks", daemon=True)
         thread.start()
@@ -278,8 +280,9 @@ class Worker:
             return
         self._titled_at = now
         running = next((held for p in self._pool.processors if (held := p.current) is not None), None)
-        what = (
-            f" [{running.lease.type.decode('utf-8', 'replace')} {running.lease.id.decode()}]" if running else ""
-        )
-        setproctitle(f"prefork-q: worker {self._birth.slot} gen {self._birth.generation}{what}")
+        title = f"prefork-q: worker {self._birth.slot} gen {self._birth.generation}"
+        if running is not None:
+            lease = running.lease
+            title += f" [{lease.type.decode('utf-8', 'replace')} {lease.id.decode()}]"
+        setproctitle(title)
 
