@@ -18,6 +18,8 @@ from prefork_q.ipc.fork import INTERNAL_ERROR, fork, fork_detached
 from prefork_q.ipc.messages import Drain, Go, Hello
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 
+pytestmark = pytest.mark.usefixtures("single_threaded")
+
 
 def wait(pid: int, timeout: float = 10.0) -> int:
     """Return the exit code, negative for a signal."""
