@@ -24,12 +24,13 @@ def needs_its_own_process(test: pytest.Function) -> bool:
 
 def run_alone(test: pytest.Function, folder: Path) -> None:
     """Run the test in another pytest and fail with its output if it fails there."""
-    words = ["-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "-q", "--basetemp", str(folder)]
+    words = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-q", "--basetemp", str(folder)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, test.nodeid],
         cwd=test.config.rootpath,
-        env=environ | {"PREFORK_Q_TEST_DOCKER": "0"},  # looking for an engine takes longer than such a test
+        # Plugins and the look for a Docker engine take longer than such a test.
+        env=environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PREFORK_Q_TEST_DOCKER": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
