@@ -81,7 +81,7 @@ class Births:
         place.filled(child)
         request = Spawn(place.number, child.incarnation, child.generation)
         # If the template is just dying nobody will ever hold the other end: ours then says so.
-        self._wires.send(template, request, newborn=child)
+        self._wires.pass_on(template, request, child)
         return child
 
     def _entry(self, role: str) -> EntryPoint:

@@ -79,8 +79,8 @@ class Place:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last process died before it was ready."""
-        return self.backoff.failures > 0
+        """Whether the last process died before it was ready, and none has become it since."""
+        return self.backoff.failures > 0 and not (self.child is not None and self.child.is_ready)
 
     @property
     def state(self) -> str:

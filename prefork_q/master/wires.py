@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from prefork_q.ipc.channel import ChannelClosed
@@ -26,6 +26,7 @@ class Wires:
         for other in others:
             self._selector.register(other.fileno(), selectors.EVENT_READ)
         self._ready: list[Child] = []
+        self._passed: dict[Child, list[Child]] = {}
 
     def add(self, child: Child) -> None:
         """Listen to a child."""
@@ -35,21 +36,22 @@ class Wires:
         """Listen no more, and close this end."""
         self._unregister(child)
         child.channel.close()
-        self._close_newborn_end(child)
+        self._close_passed(child)
+        _close_newborn_end(child)
 
-    def send(self, child: Child, message: Message, *, newborn: Child | None = None) -> bool:
-        """Send, with the other end of the newborn's channel if one is given; False if nobody reads any more."""
-        if child.is_hung_up:
-            return False
-        fds = [newborn.newborn_end.fileno()] if newborn is not None and newborn.newborn_end else []
-        try:
-            child.channel.send(message, fds)
-        except ChannelClosed:
-            return False
-        if newborn is not None and not child.channel.has_queued:
-            self._close_newborn_end(newborn)
-        self._watch(child)
-        return True
+    def send(self, child: Child, message: Message) -> bool:
+        """Send; False if nobody reads any more."""
+        return self._send(child, message, ())
+
+    def pass_on(self, template: Child, message: Message, newborn: Child) -> bool:
+        """Send with the other end of the newborn's channel, which is open nowhere else afterwards."""
+        if newborn.newborn_end is None:
+            raise ValueError(f"{newborn.incarnation}: its end is passed on already")
+        self._passed.setdefault(template, []).append(newborn)
+        is_sent = self._send(template, message, (newborn.newborn_end.fileno(),))
+        if not is_sent or not template.channel.has_queued:
+            self._close_passed(template)
+        return is_sent
 
     def wait(self, seconds: float) -> None:
         """Block until something can be read or written, or the time is over."""
@@ -60,7 +62,9 @@ class Wires:
         """Yield what came since the wait, by child; None: the child closed its end."""
         ready, self._ready = self._ready, []
         for child in ready:
-            yield from self.messages_of(child)
+            # What was heard of another may have ended it meanwhile.
+            if child.channel.fileno() >= 0:
+                yield from self.messages_of(child)
 
     def messages_of(self, child: Child) -> Iterator[tuple[Child, Message | None]]:
         """Yield what one child has said; its last words too, after it died."""
@@ -83,18 +87,40 @@ class Wires:
     def close(self) -> None:
         self._selector.close()
 
+    def _send(self, child: Child, message: Message, fds: Iterable[int]) -> bool:
+        if child.is_hung_up:
+            return False
+        try:
+            child.channel.send(message, fds)
+        except ChannelClosed:
+            return False
+        self._watch(child)
+        return True
+
     def _watch(self, child: Child) -> None:
-        if child.is_hung_up or child.channel.fileno() not in self._selector.get_map():
+        """Wait for room only while something waits to be sent."""
+        if not self._is_registered(child):
             return
+        if not child.channel.has_queued:
+            self._close_passed(child)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.channel.has_queued else 0)
         if self._selector.get_key(child.channel).events != events:
             self._selector.modify(child.channel, events, child)
 
+    def _close_passed(self, template: Child) -> None:
+        for newborn in self._passed.pop(template, ()):
+            _close_newborn_end(newborn)
+
     def _unregister(self, child: Child) -> None:
-        if child.channel.fileno() in self._selector.get_map():
+        if self._is_registered(child):
             self._selector.unregister(child.channel)
 
-    def _close_newborn_end(self, child: Child) -> None:
-        if child.newborn_end is not None:
-            child.newborn_end.close()
-            child.newborn_end = None
+    def _is_registered(self, child: Child) -> bool:
+        fd = child.channel.fileno()
+        return fd >= 0 and fd in self._selector.get_map()
+
+
+def _close_newborn_end(child: Child) -> None:
+    if child.newborn_end is not None:
+        child.newborn_end.close()
+        child.newborn_end = None

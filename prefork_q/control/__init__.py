@@ -1,0 +1,1 @@
+"""The control socket: questions about processes, asked over a Unix socket, answered by the master."""

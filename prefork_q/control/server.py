@@ -1,0 +1,270 @@
+"""The answering side of the control socket: inside the master's loop, so nothing here blocks.
+
+The socket has mode 0660 in a folder where nobody else can swap it. A lock beside it tells a living
+master from the file that a dead one left. Clients have bounded buffers and two seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prefork_q.control.protocol import (
+    MAX_REQUEST,
+    TIME_LIMIT,
+    Request,
+    decode_request,
+    encode_data,
+    encode_error,
+)
+from prefork_q.errors import ConfigurationError, PreforkQError
+from prefork_q.events import Events
+
+PATH_LIMIT: Final = 107
+"""Bytes that the address of a Unix socket may have (unix(7))."""
+MAX_CLIENTS: Final = 128
+"""More wait in the kernel's queue."""
+BACKLOG: Final = 256
+_PEER: Final = struct.Struct("iII")
+
+Answer = Callable[[Request], Any]
+"""Returns plain JSON at once, or raises a PreforkQError."""
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: socket.socket
+    until: float
+    incoming: bytearray = field(default_factory=bytearray)
+    outgoing: memoryview | None = None
+
+
+class ControlServer:
+    """Listens from `open` to `close`; `turn` does what can be done now."""
+
+    def __init__(self, path: str | os.PathLike[str], events: Events) -> None:
+        self._path = os.path.abspath(path)
+        self._events = events
+        self._listener: socket.socket | None = None
+        self._lock = -1
+        self._selector: selectors.EpollSelector | None = None
+        self._clients: dict[int, _Client] = {}
+        self._answer: Answer | None = None
+        self._is_full = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def open(self) -> None:
+        """Listen; whoever connects waits until `serve` was called.
+
+        Raises:
+            ConfigurationError: another master lives there, or the path cannot or must not be used.
+        """
+        if len(os.fsencode(self._path)) > PATH_LIMIT:
+            raise ConfigurationError(
+                f"ctl_socket {self._path!r} is longer than the {PATH_LIMIT} bytes "
+                "that the path of a Unix socket may have"
+            )
+        try:
+            _check_folder(os.path.dirname(self._path))
+            self._lock = _lock(f"{self._path}.lock", self._path)
+            self._listener = _listen(self._path)
+        except OSError as error:
+            self.close()
+            raise ConfigurationError(f"ctl_socket {self._path!r}: {error.strerror or error}") from error
+        except ConfigurationError:
+            self.close()
+            raise
+        self._selector = selectors.EpollSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def serve(self, answer: Answer) -> None:
+        """Say who answers."""
+        self._answer = answer
+
+    def fileno(self) -> int:
+        """One descriptor for all connections; readable when `turn` has something to do."""
+        return self._selector.fileno() if self._selector is not None else -1
+
+    def next_deadline(self) -> float | None:
+        """When the next client has to be dropped, monotonic time; None if there is no client."""
+        return min((client.until for client in self._clients.values()), default=None)
+
+    def turn(self) -> None:
+        """Accept, read, answer and write what is possible now."""
+        if self._selector is None:
+            return
+        for key, _ in self._selector.select(0):
+            if key.data is None:
+                self._accept()
+            elif key.fd in self._clients:
+                self._advance(key.data)
+        now = time.monotonic()
+        for client in [client for client in self._clients.values() if client.until <= now]:
+            self._drop(client)
+
+    def close(self) -> None:
+        """Hang up, remove the socket, and let go of the lock. Again is allowed."""
+        for client in list(self._clients.values()):
+            self._drop(client)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            # Ours, since the lock is still held.
+            if os.path.lexists(self._path):
+                os.unlink(self._path)
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _accept(self) -> None:
+        while self._listener is not None and self._selector is not None:
+            if len(self._clients) >= MAX_CLIENTS:
+                self._listen_again(False)
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                # Nobody is left; or out of descriptors: then the next turn tries again.
+                return
+            connection.setblocking(False)
+            if not _is_allowed(connection):
+                self._events.emit("control_refused", level="warning", uid=_peer(connection)[1])
+                connection.close()
+                continue
+            client = _Client(connection, until=time.monotonic() + TIME_LIMIT)
+            self._clients[connection.fileno()] = client
+            self._selector.register(connection, selectors.EVENT_READ, client)
+            self._advance(client)
+
+    def _advance(self, client: _Client) -> None:
+        try:
+            if client.outgoing is None:
+                self._read(client)
+            if client.outgoing is not None:
+                self._write(client)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(client)
+
+    def _read(self, client: _Client) -> None:
+        """Take in a request; with its end, prepare the answer."""
+        while client.outgoing is None:
+            data = client.connection.recv(MAX_REQUEST)
+            client.incoming += data
+            line, newline, _ = client.incoming.partition(b"\n")
+            if newline:
+                client.outgoing = memoryview(self._answer_to(bytes(line)))
+            elif len(client.incoming) > MAX_REQUEST:
+                client.outgoing = memoryview(
+                    encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
+                )
+            elif not data:
+                raise ConnectionAbortedError
+
+    def _write(self, client: _Client) -> None:
+        while client.outgoing:
+            try:
+                sent = client.connection.send(client.outgoing, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                if self._selector is not None:
+                    self._selector.modify(client.connection, selectors.EVENT_WRITE, client)
+                raise
+            client.outgoing = client.outgoing[sent:]
+        self._drop(client)
+
+    def _answer_to(self, line: bytes) -> bytes:
+        try:
+            request = decode_request(line)
+            if self._answer is None:
+                return encode_error("unavailable", "the master is only just starting")
+            return encode_data(self._answer(request))
+        except PreforkQError as error:
+            return encode_error(error.code, str(error))
+        except Exception as error:
+            # A mistake in one answer must not end the master; it is told to both sides.
+            self._events.emit("control_failed", level="error", error=f"{type(error).__name__}: {error}")
+            return encode_error("internal", f"{type(error).__name__}: {error}")
+
+    def _drop(self, client: _Client) -> None:
+        self._clients.pop(client.connection.fileno(), None)
+        if self._selector is not None:
+            self._selector.unregister(client.connection)
+        client.connection.close()
+        self._listen_again(True)
+
+    def _listen_again(self, wanted: bool) -> None:
+        """Stop or go on accepting: a full house would otherwise wake the loop all the time."""
+        if self._listener is None or self._selector is None or self._is_full != wanted:
+            return
+        self._is_full = not wanted
+        if wanted:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        else:
+            self._selector.unregister(self._listener)
+
+
+def _check_folder(folder: str) -> None:
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    status = os.stat(folder)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigurationError(f"ctl_socket: {folder!r} belongs to another user (uid {status.st_uid})")
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise ConfigurationError(f"ctl_socket: {folder!r} is writable by everybody; choose a private folder")
+
+
+def _lock(path: str, socket_path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ConfigurationError(
+            f"another master answers at {socket_path!r}; stop it, or choose another --ctl-socket"
+        ) from error
+    return descriptor
+
+
+def _listen(path: str) -> socket.socket:
+    """Replace what a dead master left; we hold the lock."""
+    if os.path.lexists(path):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise ConfigurationError(f"ctl_socket {path!r} exists and is no socket")
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o117)
+    try:
+        listener.bind(path)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(umask)
+    return listener
+
+
+def _peer(connection: socket.socket) -> tuple[int, int, int]:
+    """Return pid, uid and gid of who connected (SO_PEERCRED, unix(7))."""
+    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid, gid
+
+
+def _is_allowed(connection: socket.socket) -> bool:
+    _, uid, gid = _peer(connection)
+    return uid in (0, os.geteuid()) or gid == os.getegid()

@@ -1,0 +1,359 @@
+"""The processes of the node, alive: births, what they say, deaths. Runs in the master, never blocks.
+
+Every place is filled again when its process ends: at once if it had been ready, after a growing delay
+if it died before. The channel of a worker only tells of its life; that it is dead, waitpid says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import OrderedDict
+from typing import Final
+
+from prefork_q.events import Events, Level
+from prefork_q.ipc.messages import (
+    Acknowledged,
+    DeathNotice,
+    Drain,
+    Failed,
+    Go,
+    Hello,
+    Message,
+    Ready,
+    RedisState,
+    Spawned,
+    SpawnFailed,
+    Unsafe,
+)
+from prefork_q.ipc.scoreboard import Scoreboard, boot_time
+from prefork_q.master.births import Births
+from prefork_q.master.children import KEEPER, STORE, TEMPLATE, WORKER, Child, Place, Slots
+from prefork_q.master.deadlines import Deadlines, Silence
+from prefork_q.master.deaths import Exit, Notices, cause_of, label_of, notice_of
+from prefork_q.master.settings import MasterSettings
+from prefork_q.master.totals import Totals
+from prefork_q.master.wires import Wires
+
+EX_CONFIG: Final = 78
+
+SETTLED: Final = 2.0
+"""Seconds of life after which a process of any role but worker counts as one that had been ready: these
+say so before their first real work, and one that dies of it each time must not be reborn at full speed."""
+
+HANG_UP: Final = 5.0
+"""Seconds that a process may go on after it closed its channel."""
+UNBORN: Final = 2.0
+"""Seconds to wait for the template's word about a newborn whose channel is closed."""
+MAX_STRANGERS: Final = 256
+
+
+class Family:
+    """All children, by their places.
+
+    `is_closing`: nobody is born any more, but keeper and store while `keeps_keeper`, as long as there
+    is something to renew or to give back.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        slots: Slots,
+        births: Births,
+        wires: Wires,
+        board: Scoreboard,
+        events: Events,
+    ) -> None:
+        self.slots = slots
+        self.notices = Notices()
+        self.totals = Totals()
+        self.deadlines = Deadlines()
+        self.redis: RedisState | None = None
+        self.generation = 1
+        self.is_closing = False
+        self.keeps_keeper = True
+        self.gave_up: Failed | None = None
+        self._settings = settings
+        self._births = births
+        self._wires = wires
+        self._board = board
+        self._events = events
+        self._told_failure: Failed | None = None
+        self._silence = Silence(settings.silence_limit)
+        self._may_preload = settings.preload != "off"
+        # Ends of processes that are not known (yet): when, and how.
+        self._strangers: OrderedDict[int, tuple[float, Exit]] = OrderedDict()
+
+    # -- births --------------------------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        """Make the processes that are missing and due."""
+        for place in self.slots.vacant(now):
+            if self._may_fill(place):
+                self._bear(place, now)
+
+    def next_fill(self) -> float | None:
+        """When the next place is due; None if there is none to be filled."""
+        vacant = (place for place in self.slots.places() if place.child is None)
+        return min((place.due_at for place in vacant if self._may_fill(place)), default=None)
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether a worker may still hold tasks, or a dead one's are not known to be given back."""
+        return bool(self.slots.children(WORKER) or self.notices.unreturned())
+
+    def _may_fill(self, place: Place) -> bool:
+        if self.is_closing:
+            return place.role in (KEEPER, STORE) and self.keeps_keeper and self.has_leases
+        store, template = self.slots.store, self.slots.template.child
+        if store is not None and not store.was_ever_ready:
+            return place is store
+        return place.role != WORKER or (template is not None and template.state == "ready")
+
+    def _bear(self, place: Place, now: float) -> None:
+        template = self.slots.template.child
+        try:
+            if place.role == WORKER and template is not None:
+                child = self._births.spawn(place, now, template)
+            else:
+                child = self._births.fork(
+                    place, now, generation=self.generation, may_preload=self._may_preload
+                )
+        except OSError as error:
+            cause = f"cannot be started: {error.strerror or error}"
+            delay = place.emptied(now, cause, was_ready=False)
+            self._events.emit(
+                "birth_failed", level="error", place=place.name, cause=cause, next_start_s=delay
+            )
+            return
+        is_importing = place.role == TEMPLATE or (place.role == WORKER and not self._may_preload)
+        limit = self._settings.import_timeout if is_importing else self._settings.boot_timeout
+        self.deadlines.set("boot", child.incarnation, now + limit)
+        self._events.emit("born", level="debug", **child.who())
+
+    # -- what they say -------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """Read what came in since the wait."""
+        for child, message in self._wires.messages():
+            self._heard(child, message)
+
+    def tell(self, child: Child, message: Message) -> None:
+        """Send; what cannot be delivered is settled when the process is waited for."""
+        self._wires.send(child, message)
+
+    def _heard(self, child: Child, message: Message | None) -> None:
+        match message:
+            case None:
+                self._hung_up(child)
+            case Hello(pid=pid):
+                self._greeted(child, pid)
+            case Ready():
+                self._ready(child)
+            case Failed():
+                child.farewell = message
+            case Spawned(incarnation=incarnation, pid=pid):
+                self._identified(incarnation, pid)
+            case SpawnFailed(incarnation=incarnation, reason=reason):
+                newborn = self.slots.by_incarnation(incarnation)
+                if newborn is not None:
+                    self._unborn(newborn, reason)
+            case Unsafe(threads=threads, sockets=sockets):
+                child.stopping = True
+                self._may_preload = False
+                self._events.emit(
+                    "preload_off", level="warning", threads=list(threads), sockets=sockets,
+                    reason="the import of the handlers left them; the workers import for themselves",
+                )  # fmt: skip
+            case Acknowledged(incarnation=incarnation):
+                self.notices.acknowledged(incarnation)
+            case RedisState():
+                self.redis = message
+            case _:
+                self._events.emit(
+                    "message_ignored", level="warning", kind=type(message).__name__, **child.who()
+                )
+
+    def _greeted(self, child: Child, pid: int) -> None:
+        child.pid = pid
+        child.is_greeted = True
+        if child.role == WORKER:
+            slot = self._board.worker(child.place.number)
+            slot.pid = pid
+            slot.is_alive = True
+        if self.is_closing and child.role != KEEPER:
+            self.tell(child, Drain(0.0))
+            return
+        self.tell(child, Go())
+        if child.place is self.slots.keeper:
+            for notice in self.notices.open():
+                self.tell(child, notice)
+
+    def _ready(self, child: Child) -> None:
+        now = boot_time()
+        child.is_ready = True
+        child.place.was_ever_ready = True
+        self.deadlines.drop(child.incarnation)
+        if child.role == WORKER:
+            child.place.became_ready()
+        if child.place is self.slots.keeper:
+            self._silence.restart(now)
+        self._events.emit("ready", seconds=round(now - child.asked_at, 3), **child.who())
+
+    def _identified(self, incarnation: str, pid: int) -> None:
+        """The template told the pid of a newborn, which may have ended before that."""
+        child = self.slots.by_incarnation(incarnation)
+        if child is None or child.pid is not None:
+            return
+        child.pid = pid
+        ended_at, exit = self._strangers.get(pid, (0.0, None))
+        if exit is not None and ended_at >= child.asked_at:
+            del self._strangers[pid]
+            self._ended(child, exit)
+
+    def _hung_up(self, child: Child) -> None:
+        """It closed its channel: it ends, or never was. The store does so by its exec."""
+        if child.role == STORE and child.is_greeted:
+            self._ready(child)
+        elif child.pid is not None:
+            self.deadlines.set("hung up", child.incarnation, boot_time() + HANG_UP)
+        elif self.slots.template.child is None:
+            self._unborn(child, "the template died before it was made")
+        else:
+            self.deadlines.set("unborn", child.incarnation, boot_time() + UNBORN)
+
+    # -- deaths --------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Wait for everybody that has ended, orphans that were adopted included."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            exit = Exit.of(status, usage.ru_maxrss)
+            child = self.slots.by_pid(pid)
+            if child is not None:
+                self._ended(child, exit)
+            else:
+                self._strangers[pid] = (boot_time(), exit)
+                while len(self._strangers) > MAX_STRANGERS:
+                    self._strangers.popitem(last=False)
+
+    def kill(self, child: Child, reason: str) -> None:
+        """Kill at once; what it held goes back uncharged."""
+        child.killed_for = child.killed_for or reason
+        if child.pid is None:
+            self._unborn(child, reason)
+            return
+        self.send_signal(child, signal.SIGKILL)
+
+    def send_signal(self, child: Child, number: signal.Signals) -> None:
+        """Signal a process that is not waited for yet, so its pid is still its own."""
+        if child.pid is not None:
+            os.kill(child.pid, number)
+
+    def _ended(self, child: Child, exit: Exit) -> None:
+        now = boot_time()
+        self._read_last_words(child)
+        cause = cause_of(child, exit)
+        if child.role == WORKER:
+            self._settle(child, exit)
+        delay = self._empty(child, now, cause)
+        is_expected = child.stopping or exit.exit_code == 0
+        level: Level = "info" if is_expected else "warning"
+        self._events.emit("exited", level=level, cause=cause, next_start_s=delay or None, **child.who())
+        self._tell_failure(child)
+        if exit.exit_code == EX_CONFIG and not self._was_ever_ready(child.role) and not self.is_closing:
+            self.gave_up = child.farewell or Failed(cause)
+
+    def _tell_failure(self, child: Child) -> None:
+        """Say why in full, once: the same process may go on failing in the same way."""
+        if child.farewell is not None and child.farewell != self._told_failure:
+            self._told_failure = child.farewell
+            failure = child.farewell
+            self._events.emit(
+                "failed",
+                level="error",
+                reason=failure.reason,
+                traceback=failure.traceback or None,
+                **child.who(),
+            )
+
+    def _read_last_words(self, child: Child) -> None:
+        while True:
+            heard = [message for _, message in self._wires.messages_of(child) if message is not None]
+            for message in heard:
+                self._heard(child, message)
+            if not heard:
+                return
+
+    def _settle(self, child: Child, exit: Exit) -> None:
+        """Keep the numbers of a dead worker, and have what it held given back."""
+        slot = self._board.worker(child.place.number)
+        snapshot = slot.snapshot()
+        slot.is_alive = False
+        self.totals.fold(snapshot)
+        if not self.is_closing:
+            self.totals.restarts[label_of(child, exit)] += 1
+        if child.is_greeted:
+            self._announce(notice_of(child, exit, snapshot))
+
+    def _announce(self, notice: DeathNotice) -> None:
+        self.notices.add(notice)
+        if not notice.drained:
+            self.totals.crashes += len(notice.running)
+        keeper = self.slots.keeper.child
+        if keeper is not None and keeper.is_greeted:
+            self.tell(keeper, notice)
+
+    def _unborn(self, child: Child, reason: str) -> None:
+        """There is no such process, or one that will exit since nobody answers it."""
+        delay = self._empty(child, boot_time(), reason)
+        self._events.emit("unborn", level="warning", cause=reason, next_start_s=delay, **child.who())
+
+    def _empty(self, child: Child, now: float, cause: str) -> float:
+        self._wires.remove(child)
+        self.deadlines.drop(child.incarnation)
+        is_settled = child.role == WORKER or now - child.asked_at >= SETTLED
+        return child.place.emptied(now, cause, was_ready=child.stopping or (child.is_ready and is_settled))
+
+    def _was_ever_ready(self, role: str) -> bool:
+        return any(place.was_ever_ready for place in self.slots.places() if place.role == role)
+
+    # -- judgement -----------------------------------------------------------------------------------
+
+    def judge(self, now: float) -> None:
+        """End what has not become ready in time, what hung up and stays, and a silent keeper."""
+        for kind, subject in self.deadlines.take_due(now):
+            child = self.slots.by_incarnation(subject)
+            if child is None:
+                continue
+            if kind == "boot":
+                self._judge_newborn(child, now)
+            elif kind == "hung up":
+                self.kill(child, "closed its channel and did not exit")
+            elif child.pid is None:
+                self._unborn(child, "ended before it said hello")
+        keeper = self.slots.keeper.child
+        if (
+            keeper is not None
+            and keeper.is_ready
+            and keeper.killed_for is None
+            and self._silence.is_silent(self._board.keeper.last_beat, now)
+        ):
+            self.kill(keeper, f"silent for more than {self._settings.silence_limit:g} s")
+
+    def stood_still(self, seconds: float, now: float) -> None:
+        """The node did not run for so long: hold it against nobody."""
+        self.deadlines.shift(seconds)
+        self._silence.restart(now)
+
+    def _judge_newborn(self, child: Child, now: float) -> None:
+        waits_for_redis = child.is_greeted and self.redis is not None and not self.redis.reachable
+        if waits_for_redis:
+            self.deadlines.set("boot", child.incarnation, now + self._settings.boot_timeout)
+            return
+        self.kill(child, f"not ready within {now - child.asked_at:.0f} s")

@@ -1,0 +1,243 @@
+"""The master: one thread, one loop, a list of verbs, none of which blocks.
+
+It forks, waits, signals, reads its children's channels and the scoreboard, and answers the control
+socket. It runs no user code and talks to no Redis, so it answers whatever its children do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from socket import socket
+from typing import Any
+
+from setproctitle import setproctitle
+
+from prefork_q.control.commands import answer
+from prefork_q.control.server import ControlServer
+from prefork_q.events import Events, Sink
+from prefork_q.ipc.fork import become_subreaper
+from prefork_q.ipc.scoreboard import Scoreboard, boot_time
+from prefork_q.master.births import Births
+from prefork_q.master.children import Slots
+from prefork_q.master.deadlines import TURN, OwnPace
+from prefork_q.master.family import EX_CONFIG, Family
+from prefork_q.master.leftovers import end_leftovers
+from prefork_q.master.report import Report
+from prefork_q.master.settings import Entrypoints, MasterSettings
+from prefork_q.master.signals import Signals
+from prefork_q.master.stop import StopPlan
+from prefork_q.master.stopping import Stopping
+from prefork_q.master.wires import Wires
+
+LEFTOVERS_END = 0.2
+"""Seconds for the last kill; see `stop` for the rest of the second after the drain timeout."""
+
+
+class Master:
+    """Runs a node from its start to its end. One per process."""
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        entrypoints: Entrypoints,
+        events: Events,
+        listeners: Sequence[socket] = (),
+        control: ControlServer | None = None,
+    ) -> None:
+        """Prepare; nothing is started before `run`.
+
+        Args:
+            settings: plain values.
+            entrypoints: the code of the children.
+            events: the log; its sink must not block, and its process fields must not have a `pid`.
+            listeners: the API's sockets, bound and listening. The master only passes them on, and
+                closes them when the node stops.
+            control: the control socket, open already.
+        """
+        self._settings = settings
+        self._events = events
+        self._listeners = list(listeners)
+        self._control = control
+        self._signals = Signals()
+        now = boot_time()
+        board = Scoreboard(max(settings.slots, settings.workers), settings.threads, settings.held)
+        slots = Slots(
+            workers=settings.workers, apis=settings.api_processes, has_store=entrypoints.store is not None
+        )
+        self._wires = Wires(self._signals, *([control] if control else ()))
+        births = Births(settings, entrypoints, board, self._wires, self._listeners)
+        self._family = Family(settings, slots, births, self._wires, board, events)
+        self._slots = slots
+        self._report = Report(settings, slots, board, self._family.totals, pid=os.getpid(), now=now)
+        self._pace = OwnPace(now)
+        self._began_at = now
+        self._stopping: Stopping | None = None
+        self._was_complete = False
+        self._exit_code = 0
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Keep the node alive until it is told to stop. Return the exit code: 0, 1 or 78."""
+        self._open()
+        self.fill_slots()
+        while not self.is_finished:
+            self.wait(self._next_deadline())
+            self.handle_signals()
+            self.handle_messages()
+            self.answer_control()
+            self.reap_children()
+            self.enforce_deadlines()
+            self.fill_slots()
+        return self._close()
+
+    @property
+    def is_finished(self) -> bool:
+        return self._stopping is not None and self._stopping.is_done
+
+    def wait(self, until: float) -> None:
+        """Sleep until something comes in, or a deadline."""
+        self._wires.wait(until - boot_time())
+        now = boot_time()
+        stood_still = self._pace.turned(now)
+        if stood_still:
+            self._events.emit("stood_still", level="warning", seconds=round(stood_still, 1))
+            self._family.stood_still(stood_still, now)
+
+    def handle_signals(self) -> None:
+        for number in self._signals.take():
+            match number:
+                case signal.SIGTERM | signal.SIGINT:
+                    self._stop(StopPlan.drain(boot_time(), self._settings.drain_timeout), number)
+                case signal.SIGQUIT:
+                    self._stop(StopPlan.at_once(boot_time()), number)
+                case signal.SIGCHLD:
+                    continue
+                case signal.SIGUSR1:
+                    self._reopen_log()
+                case _:
+                    self._events.emit("signal_ignored", level="debug", signal=signal.Signals(number).name)
+
+    def handle_messages(self) -> None:
+        self._family.hear()
+        if not self._was_complete and self._slots.is_complete:
+            self._was_complete = True
+            seconds = round(boot_time() - self._began_at, 3)
+            self._events.emit("running", seconds=seconds, workers=len(self._slots.workers))
+
+    def answer_control(self) -> None:
+        if self._control is not None:
+            self._control.turn()
+
+    def reap_children(self) -> None:
+        self._family.reap()
+        if self._family.gave_up is not None and self._stopping is None:
+            self._exit_code = EX_CONFIG
+            self._events.emit("gave_up", level="error", reason=self._family.gave_up.reason)
+            self._begin(StopPlan.at_once(boot_time()))
+
+    def enforce_deadlines(self) -> None:
+        """End what is late: newborns, a silent keeper, and in a stop everybody by its plan."""
+        now = boot_time()
+        self._family.judge(now)
+        if self._stopping is not None:
+            self._stopping.carry_on(now)
+
+    def fill_slots(self) -> None:
+        self._family.fill(boot_time())
+
+    # -- what the control socket asks ----------------------------------------------------------------
+
+    def ping(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "version": self._settings.version, "state": self._state}
+
+    def status(self) -> dict[str, Any]:
+        """Return what `ctl status --json` shows."""
+        return self._report.status(
+            boot_time(), state=self._state, generation=self._family.generation, redis=self._family.redis
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the numbers of this node, as plain JSON."""
+        return self._report.metrics(boot_time())
+
+    @property
+    def _state(self) -> str:
+        if self._stopping is not None:
+            return "draining"
+        return "running" if self._was_complete else "starting"
+
+    # -- begin and end -------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        setproctitle("prefork-q: master")
+        become_subreaper()
+        self._signals.install()
+        self._began_at = boot_time()
+        self._pace = OwnPace(self._began_at)
+        if self._control is not None:
+            self._control.serve(lambda request: answer(self, request.command, request.arguments))
+        settings = self._settings
+        self._events.emit(
+            "started", version=settings.version, node=settings.node, pid=os.getpid(),
+            workers=settings.workers, threads=settings.threads, lease_s=settings.lease,
+            drain_timeout_s=settings.drain_timeout, preload=settings.preload,
+        )  # fmt: skip
+
+    def _stop(self, plan: StopPlan, number: int) -> None:
+        self._events.emit("signal_received", signal=signal.Signals(number).name)
+        if self._stopping is None:
+            self._begin(plan)
+        else:
+            self._stopping.hurry(boot_time())
+
+    def _begin(self, plan: StopPlan) -> None:
+        # Only then does the kernel refuse connections as soon as the api has closed its copies.
+        for listener in self._listeners:
+            listener.close()
+        self._stopping = Stopping(plan, self._family, self._events)
+        self._stopping.begin(boot_time())
+
+    def _close(self) -> int:
+        leftovers = end_leftovers(LEFTOVERS_END)
+        unreturned = self._family.notices.unreturned()
+        if unreturned:
+            self._exit_code = self._exit_code or 1
+            self._events.emit(
+                "tasks_left", level="error", tasks=len(unreturned),
+                ids=[claim.id for claim in unreturned[:50]],
+                reason="nobody could give them back; they run again when their leases have expired",
+            )  # fmt: skip
+        if self._control is not None:
+            self._control.close()
+        self._wires.close()
+        self._signals.restore()
+        self._events.emit(
+            "stopped", exit_code=self._exit_code, leftovers=leftovers or None,
+            uptime_s=round(boot_time() - self._began_at, 3),
+        )  # fmt: skip
+        failure = self._family.gave_up
+        if failure is not None:
+            # For whoever typed the command, wherever the log goes.
+            text = f"{failure.traceback.rstrip()}\nprefork-q: {failure.reason}\n".lstrip()
+            Sink.stderr(patience=0.5).write([text.encode(errors="backslashreplace")])
+        return self._exit_code
+
+    def _next_deadline(self) -> float:
+        now = boot_time()
+        candidates = [now + TURN, self._family.deadlines.next(), self._family.next_fill()]
+        if self._stopping is not None:
+            candidates.append(self._stopping.next(now))
+        client = self._control.next_deadline() if self._control is not None else None
+        if client is not None:
+            candidates.append(now + client - time.monotonic())
+        return min(at for at in candidates if at is not None)
+
+    def _reopen_log(self) -> None:
+        try:
+            self._events.sink.reopen()
+        except OSError as error:
+            self._events.emit("log_not_reopened", level="error", error=str(error))

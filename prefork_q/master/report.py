@@ -1,0 +1,206 @@
+"""What the master tells about the node: the status, and the numbers for the metrics. No system calls."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from prefork_q.ipc import stats
+from prefork_q.ipc.messages import RedisState
+from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.ipc.stats import Histogram
+from prefork_q.master.children import Place, Slots
+from prefork_q.master.settings import MasterSettings
+from prefork_q.master.totals import Totals
+
+
+class Report:
+    """Reads slots, scoreboard and totals; every value that it returns is plain JSON."""
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        slots: Slots,
+        board: Scoreboard,
+        totals: Totals,
+        *,
+        pid: int,
+        now: float,
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._board = board
+        self._folded = totals
+        self._pid = pid
+        self._began_at = now
+
+    def status(self, now: float, *, state: str, generation: int, redis: RedisState | None) -> dict[str, Any]:
+        """Return `ctl status --json`."""
+        roles: dict[str, Any] = {
+            "template": _role(self._slots.template),
+            "keeper": _role(self._slots.keeper),
+        }
+        if self._slots.store is not None:
+            roles["store"] = _role(self._slots.store)
+        roles["api"] = [_role(place) for place in self._slots.apis]
+        return {
+            "version": self._settings.version,
+            "pid": self._pid,
+            "node": self._settings.node,
+            "state": state,
+            "uptime_s": round(now - self._began_at, 3),
+            "generation": generation,
+            "degraded": [] if state == "draining" else self.degraded(now, redis),
+            "workers": self.workers(now),
+            "roles": roles,
+            "redis": {
+                "reachable": redis is not None and redis.reachable,
+                "version": redis.version if redis else None,
+            },
+            "totals": self._totals(now),
+        }
+
+    def workers(self, now: float) -> list[dict[str, Any]]:
+        return [self._worker(place, now) for place in self._slots.workers]
+
+    def degraded(self, now: float, redis: RedisState | None) -> list[str]:
+        """Return the reasons why the node is not what it should be."""
+        reasons = []
+        wanted = len(self._slots.workers)
+        ready = sum(_state(self._board, place) == "ready" for place in self._slots.workers)
+        if ready < wanted:
+            reasons.append(f"workers: {ready} of {wanted} ready")
+        for place in self._slots.places():
+            if place.is_failing:
+                reasons.append(_failing(place, now))
+            elif place.role != "worker" and (place.child is None or not place.child.is_ready):
+                reasons.append(f"{place.name}: {place.state}")
+        if redis is None:
+            reasons.append("redis: not reached yet")
+        elif not redis.reachable:
+            reasons.append("redis: unreachable")
+        return reasons
+
+    def metrics(self, now: float) -> dict[str, Any]:
+        """Return the numbers of this node since its master began; none of the totals ever falls."""
+        total = self._sums()
+        roles = [role.counters() for role in self._board.roles()]
+        states = Counter(_state(self._board, place) for place in self._slots.workers)
+        return {
+            "version": self._settings.version,
+            "node": self._settings.node,
+            "bounds": list(stats.BOUNDS),
+            "types": {
+                name: {
+                    "completed": numbers.counts[stats.COMPLETED],
+                    "failed": numbers.counts[stats.FAILED],
+                    "retried": numbers.counts[stats.RETRIED],
+                    "dead": numbers.counts[stats.DEAD],
+                    "durations": _histogram(numbers.durations),
+                }
+                for name, numbers in sorted(total.types.items())
+            },
+            "waits": {queue: _histogram(wait) for queue, wait in sorted(total.waits.items())},
+            "workers": {state: states[state] for state in ("starting", "ready", "draining", "backoff")},
+            "restarts": dict(sorted(total.restarts.items())),
+            "memory": [
+                {
+                    "slot": place.number,
+                    "rss_bytes": self._board.worker(place.number).rss_bytes,
+                    "pss_bytes": self._board.worker(place.number).pss_bytes,
+                }
+                for place in self._slots.workers
+                if place.child is not None
+            ],
+            "stale_commits": _sum(stats.STALE, total, roles),
+            "leases_expired": _sum(stats.LEASES_EXPIRED, total, roles),
+            "redis_errors": {
+                kind: _sum(stats.redis_error(kind), total, roles) for kind in stats.REDIS_ERROR_KINDS
+            },
+            "counters": {name: _sum(index, total, roles) for name, index in stats.COUNTER_NAMES.items()},
+            "totals": self._totals(now),
+        }
+
+    def _sums(self) -> Totals:
+        living = [self._board.worker(p.number) for p in self._slots.workers if p.child is not None]
+        return self._folded.plus(slot.snapshot() for slot in living)
+
+    def _totals(self, now: float) -> dict[str, int]:
+        total = self._sums()
+        completed, failed = total.per_minute(now)
+        return {
+            "completed": total.counters[stats.COMPLETED],
+            "failed": total.counters[stats.FAILED],
+            "retried": total.counters[stats.RETRIED],
+            "dead": total.counters[stats.DEAD],
+            "released": total.counters[stats.RELEASED],
+            "crashes": total.crashes,
+            "completed_per_minute": completed,
+            "failed_per_minute": failed,
+        }
+
+    def _worker(self, place: Place, now: float) -> dict[str, Any]:
+        slot, child = self._board.worker(place.number), place.child
+        wall = time.time() - now
+        running = slot.running() if child is not None else []
+        return {
+            "slot": place.number,
+            "pid": child.pid if child is not None else None,
+            "generation": child.generation if child is not None else 0,
+            "state": _state(self._board, place),
+            "threads": self._settings.threads,
+            "running": [
+                {
+                    "id": entry.id,
+                    "type": entry.type,
+                    "attempt": entry.attempt,
+                    "started_at": _rfc3339(wall + entry.started_at),
+                    "runtime_s": round(max(0.0, now - entry.started_at), 3),
+                }
+                for entry in running
+            ],
+            "held": len(slot.holds()) if child is not None else 0,
+            "completed": slot.counter(stats.COMPLETED) if child is not None else 0,
+            "failed": slot.counter(stats.FAILED) if child is not None else 0,
+            "rss_bytes": slot.rss_bytes if child is not None else 0,
+            "pss_bytes": slot.pss_bytes if child is not None else 0,
+            "restarts": place.restarts,
+        }
+
+
+def _state(board: Scoreboard, place: Place) -> str:
+    """A worker that drains of its own accord says so in its slot."""
+    if place.state == "ready" and board.worker(place.number).state == "draining":
+        return "draining"
+    return place.state
+
+
+def _role(place: Place) -> dict[str, Any]:
+    return {
+        "pid": place.child.pid if place.child is not None else None,
+        "state": place.state,
+        "restarts": place.restarts,
+    }
+
+
+def _failing(place: Place, now: float) -> str:
+    deaths = place.backoff.failures
+    often = "" if deaths == 1 else f" {deaths} times in a row"
+    text = f"{place.name}: died{often} before it was ready ({place.last_cause})"
+    wait = place.due_at - now
+    return f"{text}; next start in {wait:.1f} s" if place.child is None and wait > 0 else text
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    return {"buckets": list(histogram.buckets), "sum": histogram.sum, "count": histogram.count}
+
+
+def _sum(index: int, total: Totals, roles: list[tuple[int, ...]]) -> int:
+    return total.counters[index] + sum(counters[index] for counters in roles)
+
+
+def _rfc3339(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
