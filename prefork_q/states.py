@@ -46,6 +46,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("submit", NEW, P, "accepted, due now"),
     Transition("submit", NEW, D, "accepted, due later"),
     Transition("claim", P, R, "a worker has room; the attempt counts"),
+    Transition("claim", P, X, "its payload is no longer stored"),
     Transition("complete", R, S, "the handler returned"),
     Transition("fail", R, D, "the handler raised, attempts are left"),
     Transition("fail", R, X, "the handler raised for the last time, or rejected the task"),
