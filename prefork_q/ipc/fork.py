@@ -29,18 +29,20 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def fork(child: Callable[[], int], *, keep_fds: Iterable[int] = ()) -> int:
+def fork(child: Callable[[], int], *, keep_fds: Iterable[int] = (), is_forced: bool = False) -> int:
     """Fork; run `child` in the new process and exit with what it returns. Return the new pid.
 
     The child has default signal handlers, except that NODE_SIGNALS do nothing; no descriptors but
     0 to 2 and `keep_fds`; a random seed of its own. It never returns into the parent's code: an
-    exception is printed and ends it with code 70.
+    exception is printed and ends it with code 70. `is_forced`: fork although there are other threads,
+    whose locks the child may find held for ever.
 
     Raises:
-        RuntimeError: the calling process has more than one thread.
+        RuntimeError: the calling process has more than one thread, and it is not forced.
         OSError: no process can be made now.
     """
-    _require_single_thread()
+    if not is_forced:
+        _require_single_thread()
     kept = tuple(keep_fds)
     # Blocked until the child has shed the parent's handlers: one of those, run there, would write
     # to the parent's wake-up descriptor.
@@ -56,7 +58,13 @@ def fork(child: Callable[[], int], *, keep_fds: Iterable[int] = ()) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def fork_detached(child: Callable[[], int], *, keep_fds: Iterable[int] = (), timeout: float = 10.0) -> int:
+def fork_detached(
+    child: Callable[[], int],
+    *,
+    keep_fds: Iterable[int] = (),
+    is_forced: bool = False,
+    timeout: float = 10.0,
+) -> int:
     """Fork twice, so that the new process is a child of the nearest subreaper, not of the caller.
 
     Returns:
@@ -75,7 +83,7 @@ def fork_detached(child: Callable[[], int], *, keep_fds: Iterable[int] = (), tim
         return 0
 
     try:
-        middle_pid = fork(middle, keep_fds=(*kept, writer))
+        middle_pid = fork(middle, keep_fds=(*kept, writer), is_forced=is_forced)
     except BaseException:
         os.close(reader)
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prefork_q.ipc.channel import Channel
 from prefork_q.ipc.messages import Failed
@@ -51,7 +51,7 @@ class Child:
             return "draining"
         return "ready" if self.is_ready else "starting"
 
-    def who(self) -> dict[str, object]:
+    def who(self) -> dict[str, Any]:
         """The fields that name it in the log."""
         if self.role == WORKER:
             return {"worker": self.place.number, "gen": self.generation, "pid": self.pid}

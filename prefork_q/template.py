@@ -1,0 +1,219 @@
+"""The template: imports the user's handlers once, and forks workers from that on request.
+
+- Workers share its memory copy-on-write; `gc.freeze` keeps the collector from writing to every object.
+- Forking is safe only from a process of one thread, and a socket that is shared by all workers is a
+  trap. With `preload` auto, an import that leaves threads or sockets is told to the master, which
+  starts a template that imports nothing: then each worker imports for itself.
+- It has one thread, answers one request after the other, and dies without harm: workers are not its
+  children, since they are forked twice and fall to the master.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from setproctitle import setproctitle
+
+from prefork_q.errors import ConfigurationError
+from prefork_q.events import Events
+from prefork_q.ipc.birth import Birth
+from prefork_q.ipc.channel import Channel, ChannelClosed
+from prefork_q.ipc.fork import fork_detached
+from prefork_q.ipc.messages import Drain, Failed, Ready, Spawn, Spawned, SpawnFailed, Unsafe
+
+EX_CONFIG: Final = 78
+SPAWN_TIMEOUT: Final = 5.0
+"""Seconds that the middle process has to make a worker and exit."""
+IDLE: Final = 60.0
+"""Seconds between two looks at a channel that stays quiet."""
+
+THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Read by numeric libraries at import; unset, each worker would start a thread for every core."""
+
+AppT = TypeVar("AppT")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSettings:
+    """`preload` is auto, on or off; `keep_fds` are descriptors that workers keep, such as the log's."""
+
+    preload: str = "auto"
+    keep_fds: tuple[int, ...] = ()
+
+
+class Template(Generic[AppT]):
+    """Entry point of the template's process, and of the workers that come out of it.
+
+    Args:
+        load: imports the handlers; raises ConfigurationError if that cannot be done.
+        worker: the worker's entry point, given the birth and what `load` returned.
+        on_start: runs the hooks for the template, after the import.
+        events: the log.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], AppT],
+        worker: Callable[[Birth, AppT], int],
+        on_start: Callable[[AppT], None],
+        settings: TemplateSettings,
+        events: Events,
+    ) -> None:
+        self._load = load
+        self._worker = worker
+        self._on_start = on_start
+        self._settings = settings
+        self._events = events
+
+    def __call__(self, birth: Birth) -> int:
+        """Run in the template's process; return its exit code."""
+        setproctitle(f"prefork-q: template gen {birth.generation}")
+        if not birth.introduce():
+            return 0
+        limit_threads(self._events)
+        app: AppT | None = None
+        is_forced = False
+        if birth.may_preload:
+            sockets = open_sockets()
+            try:
+                app = self._load()
+                self._on_start(app)
+            except BaseException as error:
+                return _fail(birth.channel, error)
+            unsafe = Unsafe(tuple(other_threads()), len(open_sockets() - sockets))
+            if unsafe.threads or unsafe.sockets:
+                if self._settings.preload == "auto":
+                    birth.channel.send(unsafe)
+                    return 0
+                is_forced = True
+                self._events.emit(
+                    "preload_unsafe", level="warning", threads=list(unsafe.threads), sockets=unsafe.sockets
+                )
+        gc.collect()
+        gc.freeze()
+        return self._serve(birth, app, is_forced=is_forced)
+
+    def _serve(self, birth: Birth, app: AppT | None, *, is_forced: bool) -> int:
+        channel = birth.channel
+        try:
+            channel.send(Ready())
+            while True:
+                message, fds = channel.receive_with_fds()
+                match message:
+                    case None:
+                        channel.poll(IDLE)
+                    case Spawn() if len(fds) == 1:
+                        channel.send(self._spawn(birth, app, message, fds[0], is_forced=is_forced))
+                    case Drain():
+                        return 0
+                    case _:
+                        raise TypeError(
+                            f"the template takes no {type(message).__name__} with {len(fds)} descriptors"
+                        )
+        except ChannelClosed:
+            return 0
+
+    def _spawn(
+        self, birth: Birth, app: AppT | None, request: Spawn, fd: int, *, is_forced: bool
+    ) -> Spawned | SpawnFailed:
+        """Make one worker; `fd` is its end of its channel, closed here afterwards."""
+        try:
+            pid = fork_detached(
+                lambda: self._begin(birth, app, request, fd),
+                keep_fds=(fd, *self._settings.keep_fds),
+                is_forced=is_forced,
+                timeout=SPAWN_TIMEOUT,
+            )
+        except OSError as error:
+            return SpawnFailed(request.incarnation, f"cannot be forked: {error.strerror or error}")
+        finally:
+            os.close(fd)
+        return Spawned(request.incarnation, pid)
+
+    def _begin(self, birth: Birth, app: AppT | None, request: Spawn, fd: int) -> int:
+        """Runs in the new worker."""
+        setproctitle(f"prefork-q: worker {request.slot}")
+        channel = Channel.from_fd(fd)
+        if app is None:
+            try:
+                app = self._load()
+            except BaseException as error:
+                return _fail(channel, error)
+        return self._worker(
+            Birth(
+                role="worker",
+                slot=request.slot,
+                incarnation=request.incarnation,
+                generation=request.generation,
+                master_pid=birth.master_pid,
+                channel=channel,
+                scoreboard=birth.scoreboard,
+            ),
+            app,
+        )
+
+
+def limit_threads(events: Events) -> None:
+    """Keep numeric libraries to one thread each, unless the user said otherwise."""
+    unset = [name for name in THREAD_VARIABLES if name not in os.environ]
+    for name in unset:
+        os.environ[name] = "1"
+    if unset:
+        events.emit("threads_limited", variables=[f"{name}=1" for name in unset])
+
+
+def other_threads() -> list[str]:
+    """Return the names of this process's threads but the main one; those of C code by their system name."""
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        tid = int(task.name)
+        if tid != os.getpid():
+            names.append(known.get(tid) or _system_name(task))
+    return sorted(names)
+
+
+def open_sockets() -> set[tuple[int, str]]:
+    """Return the open sockets, as (descriptor, identity)."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:
+            # The descriptor of the listing itself.
+            continue
+        if target.startswith("socket:"):
+            found.add((int(fd), target))
+    return found
+
+
+def _system_name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:
+        return "a thread that has just ended"
+
+
+def _fail(channel: Channel, error: BaseException) -> int:
+    """Tell the master why the handlers cannot be used; return the exit code."""
+    if isinstance(error, ConfigurationError):
+        text = str(error)
+        lines = text.strip().splitlines() or ["the handlers cannot be imported"]
+        failure = Failed(lines[0], text if len(lines) > 1 else "")
+    else:
+        what = traceback.format_exception_only(error)[-1].strip()
+        failure = Failed(
+            f"the handlers cannot be imported: {what}", "".join(traceback.format_exception(error))
+        )
+    try:
+        channel.send(failure)
+    except ChannelClosed:
+        return 0
+    return EX_CONFIG
