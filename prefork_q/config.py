@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from prefork_q.errors import ConfigurationError
 from prefork_q.option_types import QueueSpec
 from prefork_q.options import OPTIONS, PREFIX, Config, Option, effective_redis_url
+from prefork_q.places import default_ctl_socket, default_state_dir
 
 __all__ = ["OPTIONS", "Config", "Option", "QueueSpec", "effective_redis_url", "load", "misspelt"]
 
@@ -170,10 +170,8 @@ def _choose_http(values: dict[str, object], layers: list[Layer]) -> None:
 
 
 def _place_folders(values: dict[str, object], environ: Mapping[str, str]) -> None:
-    # systemd lists several folders with colons between them; the first is ours.
-    state = values.setdefault("state_dir", environ.get("STATE_DIRECTORY", "").split(":")[0] or ".prefork-q")
-    runtime = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
-    values.setdefault("ctl_socket", os.path.join(runtime or str(state), "ctl.sock"))
+    state_dir = values.setdefault("state_dir", default_state_dir(environ))
+    values.setdefault("ctl_socket", default_ctl_socket(environ, str(state_dir)))
 
 
 def _told(problem: Any, origins: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator
 
 from prefork_q.addresses import parse_http
+from prefork_q.errors import ConfigurationError
 from prefork_q.events import mask_url
 from prefork_q.keys import NAME, NAME_RULE
 from prefork_q.units import parse_duration, parse_size
@@ -35,6 +36,19 @@ def _name(value: object) -> object:
     if isinstance(value, str) and not NAME.fullmatch(value):
         raise ValueError(NAME_RULE)
     return value
+
+
+def checked_redis_url(url: str) -> str:
+    """Return `url` if it names a Redis server.
+
+    Raises:
+        ConfigurationError: it does not; the text holds no password.
+    """
+    try:
+        _redis_url(url)
+    except ValueError as error:
+        raise ConfigurationError(f"redis_url: {error}") from None
+    return url
 
 
 def _redis_url(value: object) -> object:
