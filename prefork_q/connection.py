@@ -136,6 +136,20 @@ class Link:
             self.close()
             raise as_unavailable(error) from error
 
+    def has_answer(self) -> bool:
+        """Tell whether something can be received now: for a subscribed connection, which gets many.
+
+        Raises:
+            Unavailable: the connection is gone.
+        """
+        if not self.is_connected:
+            return False
+        try:
+            return bool(self._connection.can_read(timeout=0))
+        except (RedisError, OSError) as error:
+            self.close()
+            raise as_unavailable(error) from error
+
     def close(self) -> None:
         self.is_waiting = False
         self._connection.disconnect()

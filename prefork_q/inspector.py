@@ -28,6 +28,8 @@ SCAN = 500
 CALLS = 10
 """Calls that one page makes at most; then it is a short one, and the cursor goes on from there."""
 PAGE_BYTES = 1 << 20
+NODE_SILENCE = 15.0
+"""Seconds without a word after which a node is not counted as live: it speaks every five."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,18 @@ class Page:
 
     tasks: list[TaskRecord] = field(default_factory=list)
     next: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A live node: how many of its workers are ready, and the types and queues that they know."""
+
+    name: str
+    host: str
+    version: str
+    ready: int
+    types: tuple[str, ...]
+    queues: tuple[str, ...]
 
 
 INDEXES: Mapping[Status | None, tuple[str, ...]] = {
@@ -170,6 +184,48 @@ class Inspector:
                 break
         return Page(tasks, place)
 
+    def dead_ids(
+        self,
+        *,
+        type: str | None = None,
+        before: float | None = None,
+        limit: int = SCAN,
+        cursor: Cursor | None = None,
+    ) -> tuple[list[str], Cursor | None]:
+        """Return the next ids of the dead, the newest first, and where to go on (None: that was all).
+
+        `before` is in seconds since the epoch; at most SCAN ids are given, and maybe none.
+        """
+        place = cursor or Cursor("dead", at="" if before is None else str(round(before * 1000)))
+        entries, at, after = self._call(
+            "page", place.index, "", place.at, place.after, min(limit, SCAN), SCAN, 0, "", type or "", ""
+        )
+        end = Cursor("dead", at=at.decode(), after=after.decode()) if after else None
+        return [id.decode() for (id,) in entries], end
+
+    def ahead(self, id: str, queue: str, searched: int) -> int | None:
+        """Return how many entries of a queue are claimed before this pending task.
+
+        None if it is not among the next `searched` ones. Cancelled tasks may be counted too, until
+        they are dropped from the list.
+        """
+        pending = f"{self._root}pending:{queue}"
+        length, place = self._together(
+            ("LLEN", pending), ("LPOS", pending, id, "RANK", -1, "MAXLEN", searched)
+        )
+        return None if place is None else int(length) - 1 - int(place)
+
+    def nodes(self) -> list[NodeInfo]:
+        """Return the nodes that have said within NODE_SILENCE that they live."""
+        (seconds, _), said = self._together(("TIME",), ("HGETALL", f"{self._root}nodes"))
+        flat = [part for pair in said.items() for part in pair] if isinstance(said, dict) else said
+        nodes = []
+        for name, text in _pairs(flat):
+            at_ms, _, info = text.partition(b" ")
+            if int(seconds) - int(at_ms) / 1000 <= NODE_SILENCE:
+                nodes.append(_node(name.decode(), orjson.loads(info)))
+        return sorted(nodes, key=lambda node: node.name)
+
     def _first(self, status: Status | None, queue: str | None) -> Cursor | None:
         return self._enter(INDEXES[status], queue)
 
@@ -197,6 +253,17 @@ class Inspector:
             raise as_unavailable(error) from error
         return sorted(name.decode("utf-8", "replace") for name in names)
 
+    def _together(self, *commands: tuple[object, ...]) -> list[Any]:
+        """Run plain commands at one moment, in one round trip."""
+        try:
+            with self._redis.pipeline(transaction=True) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+                answers: list[Any] = pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
+        return answers
+
     def _call(self, name: str, *arguments: object) -> Any:
         script = scripts()[name]
         try:
@@ -209,6 +276,17 @@ class Inspector:
 
     def _execute(self, command: tuple[object, ...]) -> Any:
         return self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _node(name: str, info: Mapping[str, Any]) -> NodeInfo:
+    return NodeInfo(
+        name,
+        host=str(info.get("host", "")),
+        version=str(info.get("version", "")),
+        ready=int(info.get("ready", 0)),
+        types=tuple(info.get("types", ())),
+        queues=tuple(info.get("queues", ())),
+    )
 
 
 def _queue(entry: list[Any]) -> QueueCounts:

@@ -7,14 +7,14 @@
 --                  (the newest first)
 -- ARGV[2]  queue   for pending: which
 -- ARGV[3]  at      where the last page ended: a score, or for pending a place; "" for the first page
--- ARGV[4]  after   the id that it ended with
+-- ARGV[4]  after   the id that it ended with; "" with a score: begin beyond that score
 -- ARGV[5]  limit   tasks at most
 -- ARGV[6]  scan    entries looked at, at most
--- ARGV[7]  bytes   of records, about at most; one task is always given
+-- ARGV[7]  bytes   of records, about at most; one task is always given; 0: ids alone
 -- ARGV[8]  status  that a task must have, "" for any
 -- ARGV[9]  type    likewise
 -- ARGV[10] queue   likewise
--- returns  {tasks, at, after}: a task as in show; at and after are "" if the index ends here
+-- returns  {tasks, at, after}: a task as in show, or {id}; at and after are "" if the index ends here
 -- uses     keys record
 
 local index, list = ARGV[1], PENDING .. ARGV[2]
@@ -33,7 +33,6 @@ if is_wanted.status == "" and index ~= "recent" then is_wanted.status = index en
 local DRIFT = 1000
 
 local function place_after()
-  if after == "" then return 0 end
   local place = tonumber(at)
   local ids = redis.pcall("LRANGE", list, place, place + DRIFT)
   for i, id in ipairs(ids) do
@@ -56,8 +55,8 @@ local function rank_of(score, id, is_included)
 end
 
 local function start_of()
+  if at == "" then return 0 end
   if is_list then return place_after() end
-  if after == "" then return 0 end
   if is_newest_first then return redis.call("ZCARD", zset) - rank_of(at, after, false) end
   return rank_of(at, after, true)
 end
@@ -77,19 +76,22 @@ local function fits(id)
 end
 
 local tasks, size, start = {}, 0, start_of()
+
+local function add(id)
+  local record = bytes == 0 and { id } or record_of(id)
+  if not record then return end
+  tasks[#tasks + 1] = record
+  if bytes == 0 then return end
+  size = size + #record[2]
+  for _, value in ipairs(record[3]) do size = size + #value end
+end
+
 local entries, step = window(start, scan)
 for i = 1, #entries, step do
   local id = entries[i]
-  if fits(id) then
-    local record = record_of(id)
-    if record then
-      tasks[#tasks + 1] = record
-      size = size + #record[2]
-      for _, value in ipairs(record[3]) do size = size + #value end
-    end
-  end
+  if fits(id) then add(id) end
   local seen = (i - 1) / step + 1
-  if #tasks >= limit or size >= bytes or seen >= scan then
+  if #tasks >= limit or seen >= scan or bytes > 0 and size >= bytes then
     local place = is_list and string.format("%.0f", start + seen - 1) or entries[i + 1]
     return { tasks, place, id }
   end

@@ -1,0 +1,46 @@
+"""For probes: does the process answer, and is there somebody to do the work."""
+
+from __future__ import annotations
+
+from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.node import Node
+from prefork_q.api.problems import Problem
+from prefork_q.api.reading import Environ
+from prefork_q.errors import PreforkQError, Unavailable
+from prefork_q.inspector import Inspector
+
+
+class Health:
+    """`GET /healthz`, `GET /readyz`."""
+
+    def __init__(self, inspector: Inspector, node: Node) -> None:
+        self._inspector = inspector
+        self._node = node
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", "/healthz", self.alive), Route("GET", "/readyz", self.ready)]
+
+    def alive(self, environ: Environ) -> Answer:
+        """Asks nobody: it says that this process answers."""
+        return json_answer({"status": "ok"})
+
+    def ready(self, environ: Environ) -> Answer:
+        try:
+            self._inspector.ping()
+            ready = self._ready_workers()
+        except Unavailable as error:
+            raise not_ready(str(error)) from error
+        if not ready:
+            raise not_ready("no worker is ready")
+        return json_answer({"status": "ready", "workers": ready})
+
+    def _ready_workers(self) -> int:
+        """Return how many there are on this node, or on all if no master is here (`prefork-q api`)."""
+        try:
+            return self._node.ready_workers()
+        except PreforkQError:
+            return sum(node.ready for node in self._inspector.nodes())
+
+
+def not_ready(detail: str) -> Problem:
+    return Problem(503, detail, headers=[("Retry-After", "1")])

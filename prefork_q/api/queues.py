@@ -1,0 +1,56 @@
+"""Queues: what waits in them; pause and resume."""
+
+from __future__ import annotations
+
+from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.problems import Problem
+from prefork_q.api.reading import Environ, read_options, read_query
+from prefork_q.broker import Broker
+from prefork_q.inspector import Inspector
+
+NO_BODY = 1024
+"""Bytes that are looked at where no body belongs."""
+
+
+class Queues:
+    """`/queues`."""
+
+    def __init__(self, broker: Broker, inspector: Inspector) -> None:
+        self._broker = broker
+        self._inspector = inspector
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/queues", self.all),
+            Route("POST", "/queues/<name:path>/pause", self.pause),
+            Route("POST", "/queues/<name:path>/resume", self.resume),
+        ]
+
+    def all(self, environ: Environ) -> Answer:
+        """All queues that a task was ever submitted to."""
+        read_query(environ, ())
+        queues = [
+            {
+                "name": queue.name,
+                "pending": queue.pending,
+                "paused": queue.is_paused,
+                "submitted_total": queue.submitted,
+                "oldest_pending_age_s": queue.oldest_pending_age or 0.0,
+            }
+            for queue in self._inspector.counts().queues
+        ]
+        return json_answer({"queues": queues})
+
+    def pause(self, environ: Environ, name: str) -> Answer:
+        """Nothing more is claimed from it; what runs goes on."""
+        read_options(environ, NO_BODY, ())
+        return self._answer(name, self._broker.pause(name), is_paused=True)
+
+    def resume(self, environ: Environ, name: str) -> Answer:
+        read_options(environ, NO_BODY, ())
+        return self._answer(name, self._broker.resume(name), is_paused=False)
+
+    def _answer(self, name: str, word: str, *, is_paused: bool) -> Answer:
+        if word == "missing":
+            raise Problem(404, f"no task was ever submitted to a queue {name[:100]!r}")
+        return json_answer({"name": name, "paused": is_paused})

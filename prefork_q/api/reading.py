@@ -1,0 +1,273 @@
+"""What a request says, read strictly: its body, its query, its key, its origin.
+
+Whatever is wrong becomes a `Problem` that says what to mend.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from prefork_q.api.problems import Flaw, Problem
+from prefork_q.errors import Invalid
+from prefork_q.inspector import Cursor
+from prefork_q.strict_json import decode, escape_pointer
+from prefork_q.submission import IDEMPOTENCY_KEY
+
+Environ = Mapping[str, Any]
+
+KEY_RULE = "an idempotency key has 1 to 255 visible ASCII characters and no space"
+QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
+"""A string of RFC 9651, section 3.3.3."""
+
+DATE_TIME = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9})\d*)?(?:([Zz])|([+-])(\d{2}):(\d{2}))",
+    re.ASCII,
+)
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def read_body(environ: Environ, limit: int) -> bytes:
+    """Return the body, at most `limit` bytes; a larger one is refused before it is read.
+
+    Raises:
+        Problem: it is larger, compressed, or ends too early.
+    """
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() not in ("", "identity"):
+        raise Problem(415, "the body is compressed: send it as it is")
+    told = environ.get("CONTENT_LENGTH") or ""
+    if told and not (told.isascii() and told.isdigit() and len(told) <= 18):
+        raise Problem(400, "Content-Length is not a number")
+    if told and int(told) > limit:
+        raise too_large(limit)
+    if not told and not environ.get("wsgi.input_terminated"):
+        # Nothing says where the body ends, so there is none (RFC 9112, 6.3).
+        return b""
+    body: bytes = environ["wsgi.input"].read(int(told) if told else limit + 1)
+    if len(body) > limit:
+        raise too_large(limit)
+    if told and len(body) < int(told):
+        raise Problem(400, "the body is shorter than its Content-Length")
+    return body
+
+
+def too_large(limit: int) -> Problem:
+    return Problem(413, f"the body is larger than {limit} bytes, the most that is taken here")
+
+
+def read_json(environ: Environ, limit: int) -> Any:
+    """Return the body as the value that it stands for.
+
+    Raises:
+        Problem: it is not strict JSON, or as in `read_body`.
+    """
+    body = read_body(environ, limit)
+    if is_blank(body):
+        raise Problem(400, "the body is empty: send a JSON document")
+    return _decoded(body)
+
+
+def read_options(environ: Environ, limit: int, known: Collection[str]) -> dict[str, Any]:
+    """Return the body as an object with no members but `known`; an absent body counts as {}.
+
+    Raises:
+        Problem: it is something else.
+    """
+    body = read_body(environ, limit)
+    value = {} if is_blank(body) else _decoded(body)
+    if not isinstance(value, dict):
+        raise Problem(422, "the body is not a JSON object", [Flaw("", "send an object, or nothing")])
+    unknown = [name for name in value if name not in known]
+    if unknown:
+        allowed = f"known here: {', '.join(known)}" if known else "this request takes none"
+        raise Problem(422, f"unknown members; {allowed}", [Flaw(pointer(name), allowed) for name in unknown])
+    return value
+
+
+def is_blank(body: bytes) -> bool:
+    return not body.strip(b" \t\r\n")
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return decode(body)
+    except Invalid as flaw:
+        flaws = [Flaw(flaw.pointer, flaw.detail)] if flaw.pointer else []
+        raise Problem(400, f"the body is not strict JSON: {flaw.detail}", flaws) from None
+
+
+def pointer(*path: object) -> str:
+    """Return the JSON pointer (RFC 6901) of a place."""
+    return "".join(f"/{escape_pointer(part)}" for part in path)
+
+
+def read_key(environ: Environ) -> str | None:
+    """Return the idempotency key of the header, bare or a quoted string; None if there is none.
+
+    Raises:
+        Problem: it is not a key.
+    """
+    header = environ.get("HTTP_IDEMPOTENCY_KEY")
+    if header is None:
+        return None
+    text = header.strip(" \t")
+    if text.startswith('"'):
+        match = QUOTED.fullmatch(text)
+        if match is None:
+            raise wrong_key("the quoted string of Idempotency-Key does not end, or something follows it")
+        text = re.sub(r"\\(.)", r"\1", match[1])
+    if not IDEMPOTENCY_KEY.fullmatch(text):
+        raise wrong_key(f"Idempotency-Key: {KEY_RULE}")
+    return str(text)
+
+
+def wrong_key(detail: str) -> Problem:
+    return Problem(422, detail, [Flaw("/idempotency_key", KEY_RULE)])
+
+
+def read_query(environ: Environ, known: Collection[str]) -> dict[str, str]:
+    """Return the parameters of the query, each given once and known.
+
+    Raises:
+        Problem: one is not.
+    """
+    try:
+        pairs = parse_qsl(
+            environ.get("QUERY_STRING", ""),
+            keep_blank_values=True,
+            encoding="utf-8",
+            errors="strict",
+            max_num_fields=100,
+        )
+    except ValueError:
+        raise Problem(400, "the query is not UTF-8 in percent-encoding, or has too many parameters") from None
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            raise Problem(422, f"unknown parameter {name!r}; known here: {', '.join(known) or 'none'}")
+        if name in query:
+            raise Problem(422, f"the parameter {name} is given twice")
+        query[name] = value
+    return query
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """Return a parameter as a number; more than `high` counts as `high`.
+
+    Raises:
+        Problem: it is no whole number, or below `low`.
+    """
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= low):
+        raise Problem(422, f"the parameter {name} is a whole number from {low} to {high}")
+    return min(int(text), high)
+
+
+def seconds(query: Mapping[str, str], name: str, high: float) -> float:
+    """Return a parameter as seconds, 0 if it is not given; more than `high` counts as `high`.
+
+    Raises:
+        Problem: it is no number, or negative.
+    """
+    text = query.get(name)
+    if text is None:
+        return 0.0
+    if not re.fullmatch(r"\d{1,18}(?:\.\d{1,18})?", text, re.ASCII):
+        raise Problem(422, f"the parameter {name} is a number of seconds from 0 to {high:g}")
+    return min(float(text), high)
+
+
+def instant(text: str) -> float:
+    """Return an RFC 3339 date and time, which names its zone, as seconds since the epoch.
+
+    Raises:
+        ValueError: it is not one; the text says what to write.
+    """
+    match = DATE_TIME.fullmatch(text)
+    if match is None:
+        raise ValueError("write date, time and zone as in RFC 3339: 2026-11-29T15:00:00Z or ...+01:00")
+    year, month, day, hour, minute, second = (int(match[n]) for n in range(1, 7))
+    offset = timedelta(hours=int(match[10] or 0), minutes=int(match[11] or 0))
+    if offset >= timedelta(days=1) or int(match[11] or 0) > 59:
+        raise ValueError("the offset of the zone is at most 23:59")
+    try:
+        # A leap second is the first second of the next minute, as POSIX counts.
+        moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=UTC)
+        moment += timedelta(seconds=1 if second == 60 else 0)
+        if second > 60:
+            raise ValueError
+        moment = moment.replace(tzinfo=timezone(-offset if match[9] == "-" else offset))
+        return moment.timestamp() + float(f"0.{match[7] or 0}")
+    except (ValueError, OverflowError):
+        raise ValueError("there is no such date or time") from None
+
+
+def write_cursor(cursor: Cursor | None) -> str | None:
+    """Return a cursor as text that goes into a URL as it is."""
+    if cursor is None:
+        return None
+    text = json.dumps([cursor.index, cursor.queue, cursor.at, cursor.after], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str | None, is_meant: Callable[[Cursor], bool]) -> Cursor | None:
+    """Return the cursor that `write_cursor` made for the same listing.
+
+    Raises:
+        Problem: it is something else.
+    """
+    if text is None:
+        return None
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        fields = decode(raw, max_depth=1)
+    except (binascii.Error, ValueError, Invalid):
+        raise wrong_cursor() from None
+    if not isinstance(fields, list) or len(fields) != 4 or not all(isinstance(one, str) for one in fields):
+        raise wrong_cursor()
+    cursor = Cursor(*fields)
+    is_begun = cursor.at != "" and cursor.after != ""
+    if (is_begun and not re.fullmatch(r"-?\d{1,18}(\.\d{1,9})?", cursor.at, re.ASCII)) or not is_meant(
+        cursor
+    ):
+        raise wrong_cursor()
+    return cursor
+
+
+def wrong_cursor() -> Problem:
+    return Problem(422, "the parameter cursor is not one of this listing: take it from `next` of a page")
+
+
+def refuse_other_origins(environ: Environ) -> None:
+    """Refuse what a browser sends on behalf of a page of another site.
+
+    Such a page can reach a loopback address, and can post JSON without asking: the API answers
+    without a password there. Browsers say where a request comes from; other clients say nothing.
+
+    Raises:
+        Problem: the request would change something and comes from another origin.
+    """
+    if environ["REQUEST_METHOD"] in SAFE_METHODS:
+        return
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site in ("same-origin", "none"):
+        return
+    origin = environ.get("HTTP_ORIGIN")
+    if site is None and (origin is None or _host_of(origin) == environ.get("HTTP_HOST", "").lower()):
+        return
+    raise Problem(403, "pages of other sites may not change anything here")
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

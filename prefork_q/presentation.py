@@ -1,0 +1,53 @@
+"""Tasks as the JSON that people and programs are shown: the API and the command line say the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from prefork_q.states import Status
+from prefork_q.task import TaskRecord
+
+
+def as_json(task: TaskRecord) -> dict[str, Any]:
+    """Return a task as JSON's own types. What is not known yet is left out.
+
+    `result` is there, null too, once the task has succeeded.
+    """
+    shown: dict[str, Any] = {
+        "id": task.id,
+        "type": task.type,
+        "queue": task.queue,
+        "status": task.status.value,
+        "payload": task.payload,
+        "attempts": task.attempts,
+        "crashes": task.crashes,
+        "losses": task.losses,
+        "max_attempts": task.max_attempts,
+        "created_at": timestamp(task.created_at),
+    }
+    for name, seconds in (
+        ("started_at", task.started_at),
+        ("finished_at", task.finished_at),
+        ("run_at", task.run_at),
+    ):
+        if seconds is not None:
+            shown[name] = timestamp(seconds)
+    if task.timeout is not None:
+        shown["timeout_s"] = task.timeout
+    if task.status is Status.SUCCEEDED:
+        shown["result"] = task.result
+    if task.error is not None:
+        shown["error"] = task.error
+    if task.progress is not None:
+        shown["progress"] = task.progress
+    if task.is_cancel_requested and not task.status.has_ended:
+        shown["cancel_requested"] = True
+    return shown
+
+
+def timestamp(seconds: float) -> str:
+    """Return seconds since the epoch as RFC 3339 in UTC, to the millisecond: 2026-11-29T15:00:00.123Z."""
+    # By milliseconds as a whole number: a float of seconds may lie just below the one that it stands for.
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
