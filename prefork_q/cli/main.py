@@ -56,9 +56,16 @@ def print_version(ctx: click.Context, parameter: click.Parameter, is_asked: bool
         ctx.exit()
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version.",
 )
 def prefork_q() -> None:
     """A task queue on Redis with prefork workers.

@@ -29,7 +29,9 @@ def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
         for option in reversed(chosen):
             function = _parameter(option)(function)
         file = click.Path(exists=False, dir_okay=False, path_type=Path)
-        return click.option("--config", type=file, metavar="FILE", help="Configuration file (TOML).")(function)
+        return click.option("--config", type=file, metavar="FILE", help="Configuration file (TOML).")(
+            function
+        )
 
     return decorate
 
@@ -58,7 +60,9 @@ class Duration(click.ParamType):
 def _parameter(option: Option) -> Callable[[Function], Function]:
     if option.kind == "argument":
         return click.argument(option.name, required=False, metavar=f"[{option.metavar}]")
-    details: dict[str, Any] = {"help": option.help, "default": None, "show_default": option.default or False}
+    # Said here and not by click, which would take a default for given, and so above the environment.
+    default = f"  [default: {option.default}]" if option.default else ""
+    details: dict[str, Any] = {"help": option.help + default, "default": None, "show_default": False}
     if option.kind == "switch":
         return click.option(option.flag, option.name, is_flag=True, **details)
     if option.choices:

@@ -15,7 +15,9 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=not _is_utf8()))
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
+) -> None:
     """Print rows under headers: with rules and colours on a terminal, else plain and aligned.
 
     The columns whose headers are in `numbers` are aligned to the right. None is shown as a dash.
@@ -85,7 +87,24 @@ def _print_rich(headers: Sequence[str], rows: list[list[str]], numbers: Sequence
     Console().print(table)
 
 
-def errors_first(value: Any) -> str:
+def elapsed(seconds: float) -> str:
+    """Return a time as people say it: 1 d 2 h, 3 h 4 min, 5 min 6 s, 7.8 s."""
+    for size, unit, smaller_size, smaller in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} {seconds % size // smaller_size:.0f} {smaller}"
+    return f"{seconds:.1f} s"
+
+
+def mebibytes(size: int) -> str:
+    """Return a number of bytes as MiB."""
+    return f"{size / 1024**2:,.1f} MiB"
+
+
+def cause(value: Any) -> str:
     """Return the type and message of a task's error in one line, "" if there is none."""
     if not value:
         return ""

@@ -1,0 +1,109 @@
+"""`prefork-q dead`: the tasks that cannot succeed by themselves; looking, retrying, deleting."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import click
+
+from prefork_q.cli.output import cause, print_json, print_table, say
+from prefork_q.cli.reach import Reach, reaching
+from prefork_q.errors import NotFound
+from prefork_q.inspector import PAGE_LIMIT
+from prefork_q.presentation import as_json, timestamp
+from prefork_q.states import Status
+
+REFUSALS = {"not_dead": "is not dead", "missing": "does not exist"}
+
+
+@click.group("dead")
+def command() -> None:
+    """Dead tasks: list, show, retry, delete."""
+
+
+@command.command("list")
+@click.option("--type", "type_", metavar="TYPE", help="Only tasks of this type.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@reaching
+def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
+    """List dead tasks, the newest first."""
+    tasks = list(itertools.islice(reach.tasks(Status.DEAD, type=type_), limit))
+    if is_json:
+        print_json({"tasks": [as_json(task) for task in tasks]})
+        return
+    print_table(
+        ("id", "type", "died", "attempts", "crashes", "error"),
+        (
+            (t.id, t.type, t.finished_at and timestamp(t.finished_at), t.attempts, t.crashes, cause(t.error))
+            for t in tasks
+        ),
+        numbers=("attempts", "crashes"),
+    )
+
+
+@command.command("show")
+@click.argument("id")
+@reaching
+def show(reach: Reach, id: str) -> None:
+    """Show the dead task ID, as JSON, with its error and traceback."""
+    task = reach.inspector.get(id)
+    if task is None or task.status is not Status.DEAD:
+        raise NotFound(f"task {id} {'does not exist' if task is None else f'is {task.status}, not dead'}")
+    print_json(as_json(task))
+
+
+def selecting(function: Callable[..., object]) -> Callable[..., object]:
+    """Decorate a command with the ways to choose dead tasks."""
+    function = click.option("--all", "is_all", is_flag=True, help="All dead tasks.")(function)
+    function = click.option("--type", "type_", metavar="TYPE", help="All dead tasks of this type.")(function)
+    return click.argument("ids", metavar="[ID]...", nargs=-1)(function)
+
+
+@command.command("retry")
+@selecting
+@reaching
+def retry(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool) -> int:
+    """Give dead tasks a new life: they are pending again, attempts and crashes start anew."""
+    nonce = str(uuid.uuid4())
+    chosen = _choose(reach, ids, type_, is_all)
+    return _apply(lambda batch: reach.broker.retry(batch, nonce=nonce), chosen, "retried", bool(ids))
+
+
+@command.command("delete")
+@selecting
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reaching
+def delete(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool, yes: bool) -> int:
+    """Delete dead tasks for good."""
+    chosen = _choose(reach, ids, type_, is_all)
+    if not yes:
+        what = f"{len(ids)} dead tasks" if ids else f"all dead tasks{f' of type {type_}' if type_ else ''}"
+        click.confirm(f"Delete {what} for good?", abort=True, err=True)
+    return _apply(reach.broker.delete, chosen, "deleted", bool(ids))
+
+
+def _choose(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool) -> Iterator[str]:
+    """Return the ids of the chosen tasks: those named, or those of pages as they are read."""
+    if bool(ids) + bool(type_) + is_all != 1:
+        raise click.UsageError("Choose tasks by their ids, by --type TYPE, or by --all.")
+    return iter(ids) if ids else (task.id for task in reach.tasks(Status.DEAD, type=type_))
+
+
+def _apply(
+    verb: Callable[[Sequence[str]], list[str]], chosen: Iterator[str], done: str, is_named: bool
+) -> int:
+    """Carry out a verb batch by batch and say what it did; 1 if a task that was named refused."""
+    count, refused = 0, 0
+    try:
+        while batch := list(itertools.islice(chosen, PAGE_LIMIT)):
+            for id, word in zip(batch, verb(batch), strict=True):
+                count += word == "ok"
+                if word != "ok" and is_named:
+                    refused += 1
+                    say(f"task {id} {REFUSALS[word]}")
+    finally:
+        say(f"{count:,} tasks {done}")
+    return 1 if refused else 0

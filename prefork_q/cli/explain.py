@@ -1,0 +1,87 @@
+"""Why a task is not running: what can be told from Redis, and nothing that is guessed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prefork_q.inspector import Inspector, NodeInfo
+from prefork_q.presentation import timestamp
+from prefork_q.states import Status
+from prefork_q.task import TaskRecord
+
+SEARCHED = 10_000
+"""Entries of a pending list that are searched for the task, from the end that is claimed first."""
+
+
+class Reason(NamedTuple):
+    """A word for programs, and a sentence for people."""
+
+    reason: str
+    detail: str
+
+
+def explain(task: TaskRecord, inspector: Inspector) -> list[Reason]:
+    """Return the reasons, the decisive ones first.
+
+    Raises:
+        Unavailable: Redis cannot answer now.
+    """
+    match task.status:
+        case Status.PROCESSING:
+            return [
+                Reason("processing", f"a worker holds it for attempt {task.attempts} of {task.max_attempts}")
+            ]
+        case Status.PENDING:
+            return _of_pending(task, inspector)
+        case Status.DELAYED:
+            return [_of_delayed(task, inspector.counts().at), *_of_nodes(task, inspector.nodes())]
+        case Status.DEAD:
+            return [Reason("dead", f"it is dead after {_history(task)}; the last error: {_error(task)}")]
+        case _:
+            ended = f" at {timestamp(task.finished_at)}" if task.finished_at else ""
+            return [Reason(task.status.value, f"it has ended{ended}")]
+
+
+def _of_pending(task: TaskRecord, inspector: Inspector) -> list[Reason]:
+    reasons = []
+    if any(queue.name == task.queue and queue.is_paused for queue in inspector.counts().queues):
+        reasons.append(Reason("paused", f"queue {task.queue} is paused"))
+    reasons += _of_nodes(task, inspector.nodes())
+    ahead = inspector.ahead(task.id, task.queue, SEARCHED)
+    if ahead is None:
+        reasons.append(Reason("behind", f"at least {SEARCHED:,} tasks are before it in queue {task.queue}"))
+    elif ahead:
+        reasons.append(Reason("behind", f"{ahead:,} tasks are before it in queue {task.queue}"))
+    elif not reasons:
+        reasons.append(Reason("next", f"it is the next of queue {task.queue}, as soon as a worker has room"))
+    return reasons
+
+
+def _history(task: TaskRecord) -> str:
+    return f"{task.attempts} of {task.max_attempts} attempts and {task.crashes} crashes"
+
+
+def _error(task: TaskRecord) -> str:
+    return f"{task.error.get('type')}: {task.error.get('message')}" if task.error else "not known"
+
+
+def _of_delayed(task: TaskRecord, now: float) -> Reason:
+    if task.run_at is None:
+        return Reason("delayed", "it is delayed")
+    due = timestamp(task.run_at)
+    left = task.run_at - now
+    text = f"delayed until {due}, {left:.1f} s from now" if left > 0 else f"due since {due}"
+    if task.attempts:
+        text += f", after attempt {task.attempts} of {task.max_attempts} failed"
+    return Reason("delayed", text)
+
+
+def _of_nodes(task: TaskRecord, nodes: list[NodeInfo]) -> list[Reason]:
+    if not any(node.ready for node in nodes):
+        return [Reason("no_worker", "no worker of any node is ready")]
+    reasons = []
+    if not any(task.queue in node.queues for node in nodes if node.ready):
+        reasons.append(Reason("no_worker_for_queue", f"no live worker works on queue {task.queue}"))
+    if not any(task.type in node.types for node in nodes if node.ready):
+        reasons.append(Reason("unknown_type", f"no live worker knows the type {task.type}"))
+    return reasons

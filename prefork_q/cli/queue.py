@@ -1,0 +1,96 @@
+"""`prefork-q queue`: what waits in which queue; pausing, resuming and purging one."""
+
+from __future__ import annotations
+
+import click
+
+from prefork_q.cli.output import print_json, print_table, say
+from prefork_q.cli.reach import Reach, reaching
+from prefork_q.errors import NotFound
+from prefork_q.inspector import QueueCounts
+
+PURGE_BATCH = 500
+
+
+@click.group("queue")
+def command() -> None:
+    """Queues: list, pause, resume, purge."""
+
+
+@command.command("list")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@reaching
+def list_(reach: Reach, is_json: bool) -> None:
+    """List the queues that tasks were ever submitted to."""
+    queues = reach.inspector.counts().queues
+    if is_json:
+        print_json({"queues": [_as_json(queue) for queue in queues]})
+        return
+    print_table(
+        ("queue", "pending", "paused", "oldest pending", "submitted"),
+        ((q.name, q.pending, q.is_paused, _age(q.oldest_pending_age), q.submitted) for q in queues),
+        numbers=("pending", "oldest pending", "submitted"),
+    )
+
+
+@command.command("pause")
+@click.argument("name")
+@reaching
+def pause(reach: Reach, name: str) -> None:
+    """Claim nothing more from the queue NAME, on no node; tasks that run go on."""
+    _require(reach.broker.pause(name), name)
+    say(f"queue {name} is paused")
+
+
+@command.command("resume")
+@click.argument("name")
+@reaching
+def resume(reach: Reach, name: str) -> None:
+    """Claim from the queue NAME again."""
+    _require(reach.broker.resume(name), name)
+    say(f"queue {name} is not paused")
+
+
+@command.command("purge")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reaching
+def purge(reach: Reach, name: str, yes: bool) -> None:
+    """Delete the pending tasks of the queue NAME, the newest first; those that run or are delayed stay.
+
+    Goes in small steps, so that the service goes on meanwhile, and may be interrupted at any time.
+    """
+    counts = {queue.name: queue.pending for queue in reach.inspector.counts().queues}
+    if name not in counts:
+        raise NotFound(f"no task was ever submitted to queue {name}")
+    if not yes:
+        click.confirm(
+            f"Delete {counts[name]:,} pending tasks of queue {name} for good?", abort=True, err=True
+        )
+    deleted, left = 0, PURGE_BATCH
+    try:
+        # Less than a full batch: the queue was empty then. What is submitted later stays.
+        while left == PURGE_BATCH:
+            left, gone = reach.broker.purge(name, limit=PURGE_BATCH)
+            deleted += gone
+    finally:
+        say(f"{deleted:,} tasks deleted")
+
+
+def _require(word: str, name: str) -> None:
+    if word == "missing":
+        raise NotFound(f"no task was ever submitted to queue {name}")
+
+
+def _age(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:,.1f} s"
+
+
+def _as_json(queue: QueueCounts) -> dict[str, object]:
+    return {
+        "name": queue.name,
+        "pending": queue.pending,
+        "paused": queue.is_paused,
+        "submitted": queue.submitted,
+        "oldest_pending_age_s": queue.oldest_pending_age,
+    }

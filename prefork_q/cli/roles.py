@@ -1,0 +1,102 @@
+"""What each process of a node runs: the entry points that the master is given.
+
+Each imports its code in the process that runs it: the master stays small, and has neither a Redis
+client nor a web framework nor the user's handlers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefork_q.config import Config, effective_redis_url
+from prefork_q.events import Events
+from prefork_q.ipc.birth import Birth
+from prefork_q.master.settings import EntryPoint, Entrypoints, MasterSettings
+from prefork_q.store import StoreSettings, run_store
+
+LOG_PATIENCE = 1.0
+"""Seconds that a child waits for a slow reader of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of one node. Its methods run in the process of that role."""
+
+    config: Config
+    settings: MasterSettings
+    store: StoreSettings | None
+    listeners: Sequence[socket.socket]
+    events: Events
+
+    def entrypoints(self) -> Entrypoints:
+        """Return the entry points. Runs in the master."""
+        return Entrypoints(self._template, self._keeper, self._api, self._store())
+
+    def _store(self) -> EntryPoint | None:
+        settings = self.store
+        return None if settings is None else lambda birth: run_store(birth, settings)
+
+    def _template(self, birth: Birth) -> int:
+        from prefork_q.broker import Limits
+        from prefork_q.cli.handlers import run_template_hooks
+        from prefork_q.template import Template, TemplateSettings
+        from prefork_q.worker.worker import WorkerSettings, run_worker
+
+        config, events = self.config, self._log()
+        settings = WorkerSettings(
+            redis_url=effective_redis_url(config),
+            namespace=config.namespace,
+            queues=tuple((queue.name, queue.weight) for queue in config.queues),
+            threads=config.threads,
+            lease=config.lease,
+            drain_timeout=config.drain_timeout,
+            grace=config.grace,
+            result_limit=config.result_limit,
+            limits=Limits(retention=config.retention, max_crashes=config.max_crashes),
+        )
+        template = Template(
+            load=self._load,
+            worker=lambda newborn, app: run_worker(newborn, app, settings, events),
+            on_start=run_template_hooks,
+            settings=TemplateSettings(config.preload, self.settings.keep_fds),
+            events=events,
+        )
+        return template(birth)
+
+    def _keeper(self, birth: Birth) -> int:
+        from prefork_q.keeper import KeeperSettings, run_keeper
+
+        config = self.config
+        settings = KeeperSettings(
+            redis_url=effective_redis_url(config),
+            node=self.settings.node,
+            namespace=config.namespace,
+            lease=config.lease,
+            drain_timeout=config.drain_timeout,
+            retention=config.retention,
+            max_crashes=config.max_crashes,
+            dead_limit=config.dead_limit,
+            dead_retention=config.dead_retention,
+            version=self.settings.version,
+        )
+        return run_keeper(birth, settings, self._log().with_process(role="keeper", pid=os.getpid()))
+
+    def _api(self, birth: Birth) -> int:
+        from prefork_q.api import run_api
+
+        return run_api(birth, self.config, self.listeners, self._load, self._log())
+
+    def _load(self) -> Any:
+        """Return the app of the handlers, with this node's configuration."""
+        from prefork_q.cli.handlers import load_handlers
+
+        return load_handlers(self.config)
+
+    def _log(self) -> Events:
+        """Return the log for a child. The sink is the child's own copy since the fork."""
+        self.events.sink.patience = LOG_PATIENCE
+        return self.events

@@ -1,0 +1,123 @@
+"""`prefork-q run`: puts a node together and is its master.
+
+Everything that can be wrong is found before the first process is made: the configuration, the state
+folder, the control socket, the API's addresses, the embedded server's program. The code of the
+children is imported by the children: the master has no Redis client, no web framework and no user code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prefork_q.cli.listen import listening, name_of
+from prefork_q.cli.options import config_options, load_config
+from prefork_q.cli.roles import Roles
+from prefork_q.config import OPTIONS, Config, misspelt
+from prefork_q.control.server import ControlServer
+from prefork_q.errors import ConfigurationError
+from prefork_q.events import Events, Sink
+from prefork_q.folder import acquire_state_folder
+from prefork_q.master.master import Master
+from prefork_q.master.settings import MasterSettings
+from prefork_q.store import StoreSettings, find_server
+
+STANDARD_FDS = 3
+
+
+@click.command("run")
+@config_options([option.name for option in OPTIONS])
+def command(config: Path | None, **given: Any) -> int:
+    """Run the service in the foreground: master, workers, keeper, API and, without a URL, a server.
+
+    TARGET names the handlers: package.module:attribute or path/to/file.py:attribute.
+
+    Each option is also a key in the configuration file and a variable: --drain-timeout is
+    drain_timeout and PREFORK_Q_DRAIN_TIMEOUT. Flags beat variables, which beat the file.
+
+    TERM and INT stop the service: running tasks get the drain timeout, then are given back; a second
+    one, or QUIT, gives them back at once. USR1 reopens the log file.
+    """
+    settings = load_config(config, given)
+    if settings.target is None:
+        raise click.UsageError("Name the handlers, as in: prefork-q run package.module:attribute")
+    return run(settings)
+
+
+def run(config: Config) -> int:
+    """Run a node until it is told to stop; return the exit code.
+
+    Raises:
+        ConfigurationError: it cannot be started so; nothing is left behind.
+    """
+    config.require_socket_paths()
+    with ExitStack() as stack:
+        # The master never waits for a reader of its log; its children do, for a while.
+        sink = open_log(config.log_file)
+        stack.callback(sink.close)
+        events = Events(sink, format=log_format(config, sink), level=config.log_level, process={})
+        for warning in misspelt(os.environ):
+            events.emit("option_unknown", level="warning", detail=warning)
+        if config.embedded or config.state_dir in config.ctl_socket.parents:
+            stack.callback(acquire_state_folder(config.state_dir).close)
+        store = StoreSettings(find_server(), config.state_dir) if config.embedded else None
+        control = ControlServer(config.ctl_socket, events)
+        control.open()
+        stack.callback(control.close)
+        sockets = stack.enter_context(listening(config.http_addresses, os.environ))
+        settings = master_settings(config, sink)
+        roles = Roles(config, settings, store, sockets, events)
+        master = Master(settings, roles.entrypoints(), events, sockets, control)
+        announce(config, store, [name_of(one) for one in sockets], events)
+        return master.run()
+
+
+def open_log(path: Path | None) -> Sink:
+    """Return where the log goes.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    if path is None:
+        return Sink.stderr(patience=0.0)
+    try:
+        return Sink.file(path, patience=0.0)
+    except OSError as error:
+        raise ConfigurationError(f"log_file {str(path)!r}: {error.strerror or error}") from error
+
+
+def log_format(config: Config, sink: Sink) -> Any:
+    return config.log_format or ("text" if sink.isatty() else "json")
+
+
+def master_settings(config: Config, sink: Sink) -> MasterSettings:
+    return MasterSettings(
+        version=version("prefork-q"),
+        workers=config.workers,
+        threads=config.threads,
+        api_processes=config.api_processes if config.http else 0,
+        lease=config.lease,
+        drain_timeout=config.drain_timeout,
+        preload=config.preload,
+        keep_fds=(sink.fileno(),) if sink.fileno() >= STANDARD_FDS else (),
+    )
+
+
+def announce(config: Config, store: StoreSettings | None, names: list[str], events: Events) -> None:
+    """Tell what will run, the embedded server loudest: its folder holds the tasks."""
+    if store is not None:
+        events.emit(
+            "embedded_server", level="warning", server=str(store.binary), state_dir=str(config.state_dir),
+            detail="no Redis URL is given: this node runs its own server, and keeps the tasks in that folder",
+        )  # fmt: skip
+        if config.log_file is not None:
+            print(f"prefork-q: embedded {store.binary}, state in {config.state_dir}", file=sys.stderr)
+    for name in names:
+        events.emit("listening", http=name)
+    events.emit("configured", level="debug", **config.shown())

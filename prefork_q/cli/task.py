@@ -1,0 +1,154 @@
+"""`prefork-q task`: submit, look, wait, cancel, and why one is not running."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import click
+
+from prefork_q.cli.explain import explain as reasons_for
+from prefork_q.cli.options import Duration
+from prefork_q.cli.output import print_json, print_pairs, print_table, say
+from prefork_q.cli.reach import Reach, reaching
+from prefork_q.errors import Conflict, Invalid, NotFound
+from prefork_q.presentation import as_json, timestamp
+from prefork_q.states import Status
+from prefork_q.strict_json import decode
+from prefork_q.task import TaskRecord
+
+json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("task")
+def command() -> None:
+    """Tasks: submit, show, wait, cancel, list, explain."""
+
+
+@command.command("submit")
+@click.argument("type_", metavar="TYPE")
+@click.argument("payload", metavar="[JSON]", default="{}")
+@click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
+@click.option("--delay", type=Duration(), help="Run it after this time.")
+@click.option("--max-attempts", type=int, metavar="N", help="How often it is run at most.  [default: 3]")
+@click.option("--idempotency-key", metavar="KEY", help="The same key again gives the same task.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait for its end and print its result.")
+@json_option
+@reaching
+def submit(reach: Reach, type_: str, payload: str, is_waiting: bool, is_json: bool, **options: Any) -> None:
+    """Submit a task of TYPE; JSON is its payload, an object (`-`: read it from stdin).
+
+    Prints the id, or with --wait the result. The handlers are not known here: a payload that does not
+    fit its handler shows when the task runs.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    with reach.client() as client:
+        task = client.submit(type_, _read(payload), **given)
+        if not is_waiting:
+            print_json({"id": task.id, "status": task.status}) if is_json else click.echo(task.id)
+            return
+        say(f"task {task.id}")
+        print_json(client.wait(task.id, timeout=None))
+
+
+@command.command("show")
+@click.argument("id")
+@json_option
+@reaching
+def show(reach: Reach, id: str, is_json: bool) -> None:
+    """Show the task ID."""
+    shown = as_json(_get(reach, id))
+    print_json(shown) if is_json else print_pairs((name.replace("_", " "), shown[name]) for name in shown)
+
+
+@command.command("wait")
+@click.argument("id")
+@click.option("--timeout", type=Duration(), help="Give up after this time, with exit code 75.")
+@reaching
+def wait(reach: Reach, id: str, timeout: float | None) -> None:
+    """Wait for the end of the task ID and print its result, as JSON. Exit code 1: it did not succeed."""
+    with reach.client() as client:
+        print_json(client.wait(id, timeout=timeout))
+
+
+@command.command("cancel")
+@click.argument("id")
+@reaching
+def cancel(reach: Reach, id: str) -> None:
+    """Cancel the task ID; one that runs is asked to stop, and is cancelled when it is put back."""
+    match reach.broker.cancel(id):
+        case "cancelled":
+            say(f"task {id} is cancelled")
+        case "requested":
+            say(f"task {id} runs: it was asked to stop, and will not be retried")
+        case "ended":
+            raise Conflict(f"task {id} has ended")
+        case _:
+            raise _missing(id)
+
+
+@command.command("list")
+@click.option("--status", type=click.Choice([status.value for status in Status]), help="Only of this status.")
+@click.option("--type", "type_", metavar="TYPE", help="Only of this type.")
+@click.option("--queue", metavar="NAME", help="Only of this queue.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+@json_option
+@reaching
+def list_(
+    reach: Reach, status: str | None, type_: str | None, queue: str | None, limit: int, is_json: bool
+) -> None:
+    """List tasks. Of those that succeeded or were cancelled the last 10,000 are listed."""
+    found = reach.tasks(Status(status) if status else None, type=type_, queue=queue)
+    tasks = list(itertools.islice(found, limit))
+    if is_json:
+        print_json({"tasks": [as_json(task) for task in tasks]})
+        return
+    print_table(
+        ("id", "type", "queue", "status", "attempts", "created"),
+        (
+            (task.id, task.type, task.queue, task.status.value, task.attempts, timestamp(task.created_at))
+            for task in tasks
+        ),
+        numbers=("attempts",),
+    )
+
+
+@command.command("explain")
+@click.argument("id")
+@json_option
+@reaching
+def explain(reach: Reach, id: str, is_json: bool) -> None:
+    """Say why the task ID is not running."""
+    task = _get(reach, id)
+    reasons = reasons_for(task, reach.inspector)
+    if is_json:
+        print_json(
+            {"id": id, "status": task.status.value, "reasons": [reason._asdict() for reason in reasons]}
+        )
+        return
+    print_pairs((reason.reason.replace("_", " "), reason.detail) for reason in reasons)
+
+
+def _read(text: str) -> dict[str, Any]:
+    body = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    try:
+        payload = decode(body)
+    except Invalid as error:
+        raise click.BadParameter(error.detail, param_hint="JSON") from None
+    if not isinstance(payload, dict):
+        raise click.BadParameter(
+            "the payload is an object: its members are the handler's arguments", param_hint="JSON"
+        )
+    return payload
+
+
+def _get(reach: Reach, id: str) -> TaskRecord:
+    task = reach.inspector.get(id)
+    if task is None:
+        raise _missing(id)
+    return task
+
+
+def _missing(id: str) -> NotFound:
+    return NotFound(f"there is no task {id}")
