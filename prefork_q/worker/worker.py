@@ -227,7 +227,7 @@ class Worker:
 
     def _run_start_hooks(self) -> bool:
         try:
-            for hook in self._app.hooks.on_worker_start:
+            for hook in self._app.hooks.worker_start:
                 hook()
         except Exception as error:
             reason = f"the hook on_worker_start raised {type(error).__name__}: {error}"
@@ -236,7 +236,7 @@ class Worker:
         return True
 
     def _run_stop_hooks(self, limit: float) -> None:
-        hooks = self._app.hooks.on_worker_stop
+        hooks = self._app.hooks.worker_stop
         if not hooks:
             return
 
