@@ -59,8 +59,10 @@ def label_of(child: Child, exit: Exit) -> str:
 def notice_of(child: Child, exit: Exit, slot: SlotSnapshot) -> DeathNotice:
     """Return what the keeper has to know to give back what a dead worker held.
 
-    What the master stopped or killed for its own reasons charges no task.
+    Nothing is charged to any task if the master stopped or killed the worker for its own reasons, nor if
+    it had come to the end of a drain of its own: then it leaves what still runs in its slot, and exits 0.
     """
+    ended_its_drain = slot.state == "draining" and exit.exit_code == 0
     running = {running.id: Claim(running.id, running.token) for running in slot.running}
     held = (Claim(held.id, held.token) for held in slot.holds if held.id not in running)
     return DeathNotice(
@@ -69,7 +71,7 @@ def notice_of(child: Child, exit: Exit, slot: SlotSnapshot) -> DeathNotice:
         cause=cause_of(child, exit),
         signal=exit.signal,
         exit_code=exit.exit_code,
-        drained=child.stopping or child.killed_for is not None,
+        drained=child.stopping or child.killed_for is not None or ended_its_drain,
         running=tuple(running.values()),
         held=tuple(held),
         peak_rss_bytes=exit.peak_rss_bytes,

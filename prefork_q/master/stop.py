@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-OWN_END: Final = 0.3
-"""Seconds that a worker ends before it would be killed: time to give back what it holds itself."""
+OWN_END: Final = 0.15
+"""Seconds that a worker is to be gone before it would be killed."""
 TEMPLATE_END: Final = 0.25
 API_END: Final = 0.2
 HAND_BACK: Final = 0.45
