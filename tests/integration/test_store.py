@@ -20,7 +20,7 @@ import redis
 
 from prefork_q import store
 from prefork_q.errors import ConfigurationError
-from prefork_q.store import ServerBinary, StoreSettings, find_server, socket_path
+from prefork_q.store import ServerBinary, find_server, socket_path
 from tests.support import leaks
 from tests.support.until import until
 

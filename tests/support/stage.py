@@ -27,14 +27,14 @@ TYPE = "thing"
 class Stage:
     """The node. `close` ends its processes."""
 
-    def __init__(self, url: str, keys: Keys, folder: Path, *, lease: float = 30.0) -> None:
+    def __init__(self, url: str, keys: Keys, folder: Path, *, lease: float = 30.0, held: int = 16) -> None:
         self.url = url
         self.keys = keys
         self.lease = lease
         self.client = connect(url)
         self.broker = Broker(self.client, keys, Limits())
         self.inspector = Inspector(self.client, keys)
-        self.board = Scoreboard(slots=4, threads=2, held=16)
+        self.board = Scoreboard(slots=4, threads=2, held=held)
         self.log = folder / "keeper.log"
         self.events = Events(Sink.file(self.log), format="json", level="debug", process={"role": "keeper"})
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -57,21 +57,18 @@ class Stage:
         """Claim for a worker and enter it in its slot, as if `age` seconds ago."""
         claimed_at = boot_time() - age
         self._seq += 1
-        claimed = self.broker.claim(
-            ClaimRequest(
-                slot.incarnation, self._seq, round(self.lease * 1000), n, n, 10**9, ["default"],
-                [(TYPE.encode(), 1)],
-            )
+        request = ClaimRequest(
+            slot.incarnation, self._seq, round(self.lease * 1000), n, n, 10**9, ["default"],
+            [(TYPE.encode(), 1)],
         )  # fmt: skip
+        claimed = self.broker.claim(request)
         for index, lease in enumerate(claimed.leases, start=len(slot.holds())):
             slot.hold(index, lease.id, lease.token, claimed_at)
         return claimed.leases
 
     def run(self, slot: WorkerSlot, lease: Lease, *, processor: int = 0, age: float = 0.0) -> None:
         """Enter that a processor runs it, since `age` seconds."""
-        slot.start(
-            processor, lease.id, lease.type, lease.attempt, lease.token, boot_time() - age
-        )
+        slot.start(processor, lease.id, lease.type, lease.attempt, lease.token, boot_time() - age)
 
     # -- tasks
 
