@@ -78,7 +78,8 @@ class Handler(Generic[P, R]):
         self._schema = PayloadSchema(name, self._signature)
         self.arguments = self._schema.arguments
         self.context_parameter = self._signature.context
-        functools.update_wrapper(self, function)
+        # Without its attributes, which might be called as ours.
+        functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -149,7 +150,7 @@ def is_context(annotation: Any) -> bool:
 
 def _function_of(function: object) -> Any:
     """Return the plain function inside a partial, a bound method or an object with `__call__`."""
-    while hasattr(function, "func") and not inspect.isfunction(function):
+    while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or isinstance(function, type):
         return getattr(function, "__func__", function)
