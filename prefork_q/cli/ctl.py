@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from prefork_q.cli.exits import DEGRADED, NOT_RUNNING, TIMED_OUT
 from prefork_q.cli.output import elapsed, mebibytes, print_json, print_pairs, print_table, printable, say
 from prefork_q.control.client import NoAnswer, NotRunning, ask
 from prefork_q.control.commands import COMMANDS, Command
@@ -19,10 +20,6 @@ from prefork_q.places import default_ctl_socket, default_state_dir
 
 TIMEOUT = 1.7
 """Seconds to wait for the answer: with the start of this program no question takes more than two."""
-
-DEGRADED = 1
-NOT_RUNNING = 3
-TIMED_OUT = 75
 
 socket_option = click.option(
     "--socket",

@@ -11,28 +11,11 @@ from typing import Any
 
 import click
 
-from prefork_q.errors import (
-    ConfigurationError,
-    Invalid,
-    PreforkQError,
-    TooLarge,
-    Unavailable,
-)
+from prefork_q.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, TIMED_OUT
+from prefork_q.errors import PreforkQError
 
 COMMANDS = ("run", "ctl", "task", "dead", "queue", "check", "api")
 """Each is the object `command` of the module of that name beside this one."""
-
-FAILED = 1
-TIMED_OUT = 75
-INTERRUPTED = 130
-
-EXIT_CODES: dict[str, int] = {
-    Invalid.code: 2,
-    TooLarge.code: 2,
-    Unavailable.code: 69,
-    ConfigurationError.code: 78,
-}
-"""Exit codes of the codes of errors.py; what is not here is a failure: 1."""
 
 
 class Commands(click.Group):

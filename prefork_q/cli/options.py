@@ -45,16 +45,12 @@ def load_config(config: Path | None, given: dict[str, Any]) -> Config:
     return load(given, os.environ, config)
 
 
-class Duration(click.ParamType):
-    """A duration such as 500ms, 30, 30s, 5m; the command gets seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Turn what an option was given, such as 500ms, 30, 30s, 5m, into seconds; a callback of click's."""
+    try:
+        return None if value is None else parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _parameter(option: Option) -> Callable[[Function], Function]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from prefork_q.cli.explain import explain as reasons_for
-from prefork_q.cli.options import Duration
+from prefork_q.cli.options import duration
 from prefork_q.cli.output import print_json, print_pairs, print_table, say
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.errors import Conflict, Invalid, NotFound
@@ -30,7 +30,7 @@ def command() -> None:
 @click.argument("type_", metavar="TYPE")
 @click.argument("payload", metavar="[JSON]", default="{}")
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
-@click.option("--delay", type=Duration(), help="Run it after this time.")
+@click.option("--delay", callback=duration, metavar="DURATION", help="Run it after this time.")
 @click.option("--max-attempts", type=int, metavar="N", help="How often it is run at most.  [default: 3]")
 @click.option("--idempotency-key", metavar="KEY", help="The same key again gives the same task.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait for its end and print its result.")
@@ -64,7 +64,9 @@ def show(reach: Reach, id: str, is_json: bool) -> None:
 
 @command.command("wait")
 @click.argument("id")
-@click.option("--timeout", type=Duration(), help="Give up after this time, with exit code 75.")
+@click.option(
+    "--timeout", callback=duration, metavar="DURATION", help="Give up after this time, with exit code 75."
+)
 @reaching
 def wait(reach: Reach, id: str, timeout: float | None) -> None:
     """Wait for the end of the task ID and print its result, as JSON. Exit code 1: it did not succeed."""

@@ -1,0 +1,113 @@
+"""`prefork-q check`: can the service work with this configuration, these handlers and this server?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from prefork_q.cli.exits import EXIT_CODES, FAILED
+from prefork_q.cli.handlers import load_handlers
+from prefork_q.cli.options import CONNECTION, config_options, load_config
+from prefork_q.cli.output import print_json, printable
+from prefork_q.config import Config, effective_redis_url, misspelt
+from prefork_q.connection import connect
+from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
+from prefork_q.events import mask_url
+from prefork_q.keys import Keys
+from prefork_q.store import OLDEST, find_server
+from prefork_q.survey import doubts, survey
+from prefork_q.template import THREAD_VARIABLES, open_sockets, other_threads
+
+
+class Finding(NamedTuple):
+    """`state` is ok, warning or failed; `code` that of the error, for the exit code."""
+
+    subject: str
+    state: str
+    detail: str
+    code: str = ""
+
+
+@click.command("check")
+@config_options(("target", *CONNECTION))
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def command(config: Path | None, is_json: bool, **given: Any) -> int:
+    """Check the configuration, the handlers TARGET and the server, without starting anything.
+
+    Exit codes: 0 it can work, there may be warnings; 78 the configuration or the handlers are wrong;
+    69 the server cannot be reached.
+    """
+    settings = load_config(config, given)
+    findings = [*of_options(settings), *of_handlers(settings), *of_server(settings)]
+    failed = [finding for finding in findings if finding.state == "failed"]
+    if is_json:
+        checks = [{"subject": f.subject, "state": f.state, "detail": f.detail} for f in findings]
+        print_json({"ok": not failed, "checks": checks})
+    else:
+        for finding in findings:
+            click.echo(f"{finding.state:<8} {finding.subject:<14} {printable(finding.detail)}")
+    return max((EXIT_CODES.get(finding.code, FAILED) for finding in failed), default=0)
+
+
+def of_options(config: Config) -> Iterator[Finding]:
+    """Say that the configuration could be read, and what in the environment looks like a slip."""
+    yield Finding("configuration", "ok", f"namespace {config.namespace}, state folder {config.state_dir}")
+    for warning in misspelt(os.environ):
+        yield Finding("configuration", "warning", warning)
+
+
+def of_handlers(config: Config) -> Iterator[Finding]:
+    """Import the handlers as the service does, and look at what that leaves running."""
+    if config.target is None:
+        yield Finding("handlers", "warning", "none are named, so they were not imported: give TARGET")
+        return
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    before = open_sockets()
+    try:
+        app = load_handlers(config)
+    except PreforkQError as error:
+        yield Finding("handlers", "failed", str(error), error.code)
+        return
+    yield Finding("handlers", "ok", f"{len(app.handlers)}: {', '.join(app.handlers)}")
+    threads, sockets = other_threads(), len(open_sockets() - before)
+    if threads or sockets:
+        left = f"threads: {', '.join(threads)}" if threads else f"{sockets} open sockets"
+        yield Finding(
+            "handlers", "warning",
+            f"the import leaves {left}: such a process must not be forked, so each worker will import them "
+            "by itself, which takes more memory; start them in a hook on_worker_start instead",
+        )  # fmt: skip
+
+
+def of_server(config: Config) -> Iterator[Finding]:
+    """Reach the server, and look at how it treats what it is given."""
+    url = effective_redis_url(config)
+    try:
+        if config.embedded and not config.store_socket.exists():
+            yield Finding("server", "ok", f"embedded, not running; `run` will start {find_server()}")
+            return
+        client = connect(url, max_connections=1)
+        try:
+            facts = survey(client)
+        finally:
+            client.close()
+    except PreforkQError as error:
+        yield Finding("server", "failed", f"{mask_url(url)}: {error}", error.code)
+        return
+    oldest = OLDEST[facts.kind]
+    if facts.version < oldest:
+        detail = f"{facts.name} is too old: {'.'.join(map(str, oldest))} is needed"
+        yield Finding("server", "failed", detail, ConfigurationError.code)
+    elif not facts.is_primary:
+        yield Finding("server", "failed", f"{mask_url(url)} is a read-only replica", Unavailable.code)
+    else:
+        yield Finding(
+            "server", "ok", f"{facts.name} at {mask_url(url)}, namespace {Keys(config.namespace).root}"
+        )
+    for doubt in doubts(facts):
+        yield Finding("server", "warning", doubt)
