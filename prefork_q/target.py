@@ -84,14 +84,13 @@ def _add_to_path(folder: str) -> None:
 
 
 def _failed(target: str, error: BaseException) -> ConfigurationError:
+    told = traceback.TracebackException.from_exception(error)
     # The frames of the import itself tell nobody anything.
-    frames = [
+    told.stack = traceback.StackSummary.from_list(
         frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")
-    ]
-    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
-    if isinstance(error, SyntaxError):
-        lines = traceback.format_exception_only(error)
-    text = "".join(lines).rstrip()[-TRACEBACK_LIMIT:]
+        for frame in told.stack
+        if frame.filename not in (__file__, importlib.__file__)
+        and not frame.filename.startswith("<frozen importlib")
+    )
+    text = "".join(told.format()).rstrip()[-TRACEBACK_LIMIT:]
     return ConfigurationError(f"target {target!r} cannot be imported:\n{text}")
