@@ -9,6 +9,7 @@ them are due at once, in that order.
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,6 +22,9 @@ NEVER = float("inf")
 
 REFUSED_PAUSE = 1.0
 """Seconds, at least, until a chore that Redis has refused tries again."""
+
+FAILED_PAUSE = 5.0
+"""Seconds until a chore with a mistake in it tries again."""
 
 
 class Chore(Protocol):
@@ -55,7 +59,7 @@ class Agenda:
         self._reach = reach
         self._events = events
         self._beat = beat
-        self._refusals: dict[str, str] = {}
+        self._troubles: dict[str, str] = {}
 
     @property
     def next_due(self) -> float:
@@ -88,20 +92,25 @@ class Agenda:
             return
         # Redis answers; it will not do this one thing (it is full, the user lacks a right).
         self._due[chore.name] = now + random.uniform(REFUSED_PAUSE, 2 * REFUSED_PAUSE)
-        if self._refusals.get(chore.name) != error.kind:
-            self._refusals[chore.name] = error.kind
-            self._events.emit(
-                "chore_refused", level="error", chore=chore.name, kind=error.kind, error=str(error)
-            )
+        self._tell_once(chore, "chore_refused", kind=error.kind, error=str(error))
 
     def _run(self, chore: Chore, now: float) -> None:
         try:
             self._due[chore.name] = chore.run(now)
         except Unavailable as error:
             self.failed(chore, error)
+        except Exception:
+            # Ours to mend. Meanwhile the other chores go on: above all leases must be renewed.
+            self._due[chore.name] = self._now() + FAILED_PAUSE
+            self._tell_once(chore, "chore_failed", kind="mistake", traceback=traceback.format_exc())
         else:
-            if self._refusals.pop(chore.name, None):
+            if self._troubles.pop(chore.name, None):
                 self._events.emit("chore_done_again", chore=chore.name)
+
+    def _tell_once(self, chore: Chore, event: str, *, kind: str, **fields: object) -> None:
+        if self._troubles.get(chore.name) != kind:
+            self._troubles[chore.name] = kind
+            self._events.emit(event, level="error", chore=chore.name, kind=kind, **fields)
 
     def _must_wait(self, chore: Chore) -> bool:
         return chore.needs_redis and self._reach.is_lost

@@ -14,8 +14,6 @@ import signal
 import socket
 from dataclasses import dataclass
 
-from setproctitle import setproctitle
-
 from prefork_q.broker import Broker, Limits
 from prefork_q.connection import Link, connect
 from prefork_q.errors import Unavailable
@@ -68,7 +66,6 @@ def run_keeper(birth: Birth, settings: KeeperSettings, events: Events) -> int:
 
     Without a parent-death signal: the keeper outlives a master that dies.
     """
-    setproctitle("prefork-q: keeper")
     if not birth.introduce(parent_death_signal=None):
         return 0
     keeper = Keeper(birth.scoreboard, birth.channel, settings, events, master_pid=birth.master_pid)
@@ -217,16 +214,16 @@ class Keeper:
 
     def _is_finished(self, now: float) -> bool:
         if self._drain_until is not None:
-            return self._returner.is_done or now >= self._drain_until
+            return self._has_handed_back or now >= self._drain_until
         if self._vigil is not None:
-            return self._is_vigil_over(self._vigil, now)
+            return self._vigil.is_over and (self._has_handed_back or now >= self._vigil.gives_up_at)
         return self._is_asked_to_leave and self._is_calm(now)
 
-    def _is_vigil_over(self, vigil: Vigil, now: float) -> bool:
-        if not vigil.is_over:
-            return False
-        is_vain = self._reach.is_lost and not self._returner.left()
-        return self._returner.is_done or is_vain or now >= vigil.gives_up_at
+    @property
+    def _has_handed_back(self) -> bool:
+        """Whether nothing is left to do for the dead. To end the name of one that held nothing is not
+        worth waiting for a Redis that is away."""
+        return self._returner.is_done or (self._reach.is_lost and not self._returner.left())
 
     def _is_calm(self, now: float) -> bool:
         """Whether TERM was meant for this process alone: then another will take its place.

@@ -164,6 +164,22 @@ def test_a_drain_without_redis_ends_in_time_and_says_what_is_left(
     assert [line["ids"] for line in kept.stage.said("left_to_leases")] == [[id.decode()]]
 
 
+def test_a_drain_without_redis_and_with_nothing_to_give_back_ends_at_once(
+    own_server: Server, keep: Callable[..., Kept]
+) -> None:
+    kept = keep(own_server.url)
+    until(lambda: kept.hears_of_redis(reachable=True))
+    own_server.kill()
+    until(lambda: kept.hears_of_redis(reachable=False))
+
+    began = time.monotonic()
+    kept.master.send(DeathNotice("gone.0.1", 0, "exited 0", exit_code=0, drained=True))
+    kept.master.send(Drain(10.0))
+
+    assert kept.wait() == 0
+    assert time.monotonic() - began < 1.0
+
+
 def test_an_outage_makes_two_lines_and_what_waited_is_done_after_it(
     own_server: Server, keep: Callable[..., Kept]
 ) -> None:
