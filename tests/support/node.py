@@ -105,7 +105,7 @@ class Node:
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self, *, wait_ready: bool = True, timeout: float = START_TIMEOUT) -> Node:
-        """Start it and, unless told otherwise, wait until all its workers are ready.
+        """Start it and, unless told otherwise, wait until all its processes are ready.
 
         Raises:
             AssertionError: it ended, or is not ready in time; the text ends with its log.
@@ -129,7 +129,7 @@ class Node:
         return self
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until the node is running and each of its workers is ready."""
+        """Wait until the node is running and each of its processes is ready."""
         try:
             until(self._is_ready, timeout, "a node that is ready", every=0.05)
         except AssertionError as error:
@@ -244,9 +244,7 @@ class Node:
         status = self.status()
         found: dict[str, list[int]] = {"master": [status["pid"]], "worker": []}
         for name in ROLES:
-            role = status["roles"].get(name)
-            members = role if isinstance(role, list) else [role] if role else []
-            found[name] = [member["pid"] for member in members if member["pid"]]
+            found[name] = [role["pid"] for role in _roles(status, name) if role["pid"]]
         for worker in status["workers"]:
             own = [worker["pid"]] if worker["pid"] else []
             found["worker"] += own
@@ -365,8 +363,8 @@ class Node:
         if done.returncode not in (0, 1) or not done.stdout:
             return False
         status = json.loads(done.stdout)
-        workers = status["workers"]
-        return status["state"] == "running" and all(worker["state"] == "ready" for worker in workers)
+        processes = [*status["workers"], *(role for name in ROLES for role in _roles(status, name))]
+        return status["state"] == "running" and all(process["state"] == "ready" for process in processes)
 
     def _answers_ready(self) -> bool:
         try:
@@ -388,6 +386,12 @@ def flags(options: Mapping[str, Any]) -> list[str]:
         elif value is not None and value is not False:
             words += [flag, str(value)]
     return words
+
+
+def _roles(status: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The processes of a role in `ctl status`: one, several, or none."""
+    role = status["roles"].get(name)
+    return role if isinstance(role, list) else [role] if role else []
 
 
 def _is_setting(name: str) -> bool:
