@@ -181,8 +181,12 @@ def fetch(service: Service, ids: list[str]) -> list[dict[str, Any]]:
 
 def pages(service: Service, path: str) -> Iterator[dict[str, Any]]:
     """Yield the tasks of all pages of a listing."""
-    cursor = ""
-    while cursor is not None:
-        page = service.request("GET", path + (f"&cursor={cursor}" if cursor else ""))
+    asked = path
+    while asked:
+        page = service.request("GET", asked)
         yield from page["tasks"]
-        cursor = page["next"]
+        asked = f"{path}&cursor={page['next']}" if page["next"] else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
