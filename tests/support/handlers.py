@@ -22,6 +22,9 @@ from prefork_q import App, Reject, Retry, RetryAfter, TaskContext
 
 app = App()
 
+LEDGER = "TEST_OF_PREFORK_Q_LEDGER"
+"""The variable with the path of the ledger, see `tests.support.ledger`."""
+
 SOON = Retry(base=0.05, factor=2, cap=1, jitter=0)
 """For handlers whose tests are not about delays."""
 
@@ -79,7 +82,7 @@ def noted(ctx: TaskContext) -> Iterator[None]:
 
 
 def _write(entry: dict[str, Any]) -> None:
-    path = os.environ.get("PREFORK_Q_TEST_LEDGER")
+    path = os.environ.get(LEDGER)
     if not path:
         return
     line = json.dumps(entry | {"at": time.time()}).encode() + b"\n"
@@ -322,5 +325,5 @@ def fork(ctx: TaskContext) -> int:
 
 def crashes_so_far(id: str) -> int:
     """How often the ledger has a start of task `id`, this one included."""
-    with open(os.environ["PREFORK_Q_TEST_LEDGER"], encoding="utf-8") as ledger:
+    with open(os.environ[LEDGER], encoding="utf-8") as ledger:
         return sum(1 for line in ledger if f'"id": "{id}"' in line and '"event": "start"' in line)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-VARIABLE = "PREFORK_Q_TEST_RUN"
+VARIABLE = "TEST_OF_PREFORK_Q_RUN"
+"""Not PREFORK_Q_..., which a node would take for a misspelt option."""
 
 _sessions: set[int] = set()
 

@@ -10,7 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "PREFORK_Q_TEST_LEDGER"
+VARIABLE = "TEST_OF_PREFORK_Q_LEDGER"
+"""Set for the handlers. Not PREFORK_Q_..., which a node would take for a misspelt option."""
 
 
 @dataclass(frozen=True, slots=True)

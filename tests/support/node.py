@@ -395,7 +395,6 @@ def _roles(status: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _is_setting(name: str) -> bool:
-    """Whether a variable would configure the node; the tests' own are no settings."""
-    if name.startswith("PREFORK_Q_"):
-        return not name.startswith("PREFORK_Q_TEST_")
-    return name in ("REDIS_URL", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET", "NO_COLOR")
+    """Whether a variable would configure the node."""
+    others = ("REDIS_URL", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET", "NO_COLOR")
+    return name.startswith("PREFORK_Q_") or name in others
