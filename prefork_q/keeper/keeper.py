@@ -154,7 +154,11 @@ class Keeper:
         """Sleep until a message, the bell, or something is due."""
         now = boot_time()
         self._board.keeper.beat(now)
-        until = min(now + BEAT, self._agenda.next_due, self._vigil.next_look if self._vigil else now + BEAT)
+        until = min(now + BEAT, self._agenda.next_due)
+        if self._vigil is not None:
+            until = min(until, self._vigil.next_look)
+        if self._drain_until is not None:
+            until = min(until, self._drain_until)
         if self._reach.is_lost:
             self._bell.close()
         poller = select.poll()
@@ -193,6 +197,7 @@ class Keeper:
                     self._agenda.hurry(self._returner.name)
                 case Drain(seconds=seconds):
                     self._drain_until = boot_time() + seconds
+                    self._reach.hurry()
                 case _:
                     raise TypeError(f"the keeper takes no {type(message).__name__}")
 

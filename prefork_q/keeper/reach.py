@@ -32,6 +32,7 @@ class Reach:
         self._version: str | None = None
         self._failures = 0
         self._lost_at = 0.0
+        self._longest_pause = LONGEST_PAUSE
         self.is_lost = True
         self.retry_at = 0.0
 
@@ -59,6 +60,11 @@ class Reach:
         self._tell(RedisState(reachable=True, version=self._version))
         return True
 
+    def hurry(self) -> None:
+        """Look at once, and often: there is little time left."""
+        self._longest_pause = FIRST_PAUSE
+        self.retry_at = 0.0
+
     def _lose(self, error: Unavailable) -> None:
         # From scratch: an old connection may lead to a primary that is none any more.
         self._client.connection_pool.disconnect()
@@ -67,7 +73,7 @@ class Reach:
             self._lost_at = now
             self._events.emit("redis_lost", level="error", kind=error.kind, error=str(error))
             self._tell(RedisState(reachable=False, version=self._version))
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 10))
+        pause = min(self._longest_pause, FIRST_PAUSE * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self.is_lost = True
         self.retry_at = now + pause * random.uniform(0.5, 1.0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from prefork_q.ipc import stats
 from prefork_q.ipc.channel import Channel
 from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice, Drain, Message, RedisState
 from prefork_q.ipc.scoreboard import boot_time
@@ -158,10 +159,30 @@ def test_a_drain_without_redis_ends_in_time_and_says_what_is_left(
     until(lambda: kept.hears_of_redis(reachable=False))
 
     kept.master.send(message)
+    began = time.monotonic()
     kept.master.send(Drain(0.3))
 
     assert kept.wait() == 1
+    assert time.monotonic() - began < 0.4
     assert [line["ids"] for line in kept.stage.said("left_to_leases")] == [[id.decode()]]
+
+
+def test_a_redis_that_is_back_in_time_is_found_in_time(
+    own_server: Server, keep: Callable[..., Kept]
+) -> None:
+    kept = keep(own_server.url)
+    until(lambda: kept.hears_of_redis(reachable=True))
+    message, id = notice(kept.stage)
+    own_server.kill()
+    # By now it looks every second or two.
+    until(lambda: kept.stage.board.keeper.counters()[stats.redis_error("connection")] >= 6, timeout=10)
+    own_server.start()
+
+    kept.master.send(message)
+    kept.master.send(Drain(0.4))
+
+    assert kept.wait() == 0
+    assert kept.stage.status(id) == "pending"
 
 
 def test_a_drain_without_redis_and_with_nothing_to_give_back_ends_at_once(
