@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 INTERNAL_ERROR: Final = 70
@@ -79,7 +80,9 @@ def fork_detached(
 
     def middle() -> int:
         pid = fork(child, keep_fds=kept)
-        os.write(writer, b"%d" % pid)
+        # If the caller has died meanwhile, the newborn is left to its master.
+        with suppress(BrokenPipeError):
+            os.write(writer, b"%d" % pid)
         return 0
 
     try:

@@ -181,7 +181,7 @@ class Family:
             slot = self._board.worker(child.place.number)
             slot.pid = pid
             slot.is_alive = True
-        if self.is_closing and child.role != KEEPER:
+        if self.is_closing and child.role not in (KEEPER, STORE):
             self.tell(child, Drain(0.0))
             return
         self.tell(child, Go())
@@ -262,12 +262,20 @@ class Family:
         if child.role == WORKER:
             self._settle(child, exit)
         delay = self._empty(child, now, cause)
+        if child.role == TEMPLATE:
+            self._forget_unborn()
         is_expected = child.stopping or exit.exit_code == 0
         level: Level = "info" if is_expected else "warning"
         self._events.emit("exited", level=level, cause=cause, next_start_s=delay or None, **child.who())
         self._tell_failure(child)
         if exit.exit_code == EX_CONFIG and not self._was_ever_ready(child.role) and not self.is_closing:
             self.gave_up = child.farewell or Failed(cause)
+
+    def _forget_unborn(self) -> None:
+        """Nobody will tell any more of newborns whose channel is closed already."""
+        for newborn in self.slots.children(WORKER):
+            if newborn.pid is None and newborn.is_hung_up:
+                self._unborn(newborn, "the template died before it was made")
 
     def _tell_failure(self, child: Child) -> None:
         """Say why in full, once: the same process may go on failing in the same way."""
@@ -312,7 +320,8 @@ class Family:
     def _unborn(self, child: Child, reason: str) -> None:
         """There is no such process, or one that will exit since nobody answers it."""
         delay = self._empty(child, boot_time(), reason)
-        self._events.emit("unborn", level="warning", cause=reason, next_start_s=delay, **child.who())
+        level: Level = "debug" if self.is_closing else "warning"
+        self._events.emit("unborn", level=level, cause=reason, next_start_s=delay, **child.who())
 
     def _empty(self, child: Child, now: float, cause: str) -> float:
         self._wires.remove(child)

@@ -1,0 +1,120 @@
+"""The template: imports once, says what is unsafe, forks workers that outlive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.household import SETTINGS, household
+from tests.support.until import until
+
+pytestmark = pytest.mark.usefixtures("single_threaded")
+
+
+def test_handlers_are_imported_once_for_all_workers(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        home.until_running()
+        assert home.switches.notes("imports") == [home.pid_of("template")]
+        assert home.switches.notes("hooks") == ["template"]
+
+
+def test_without_preload_each_worker_imports_for_itself(tmp_path: Path) -> None:
+    with household(tmp_path, preload="off") as home:
+        status = home.until_running()
+        assert sorted(home.switches.notes("imports")) == sorted(w["pid"] for w in status["workers"])
+        assert home.switches.notes("hooks") == []
+
+
+def test_an_import_that_leaves_threads_turns_preloading_off_and_says_which(tmp_path: Path) -> None:
+    with household(tmp_path, switches=("import_leaves_thread",)) as home:
+        status = home.until_running()
+        (event,) = home.events("preload_off")
+        assert event["threads"] == ["poller"]
+        assert status["roles"]["template"]["restarts"] == 1
+        assert {worker["pid"] for worker in status["workers"]} <= set(home.switches.notes("imports"))
+        home.send(signal.SIGKILL, "template")
+        until(lambda: home.status()["roles"]["template"]["restarts"] == 2, what="another template")
+        home.until_running()
+        assert len(home.events("preload_off")) == 1
+
+
+def test_preloading_can_be_forced(tmp_path: Path) -> None:
+    with household(tmp_path, preload="on", switches=("import_leaves_thread",)) as home:
+        home.until_running()
+        assert home.events("preload_unsafe")[0]["threads"] == ["poller"]
+        assert home.switches.notes("imports") == [home.pid_of("template")]
+
+
+@pytest.mark.parametrize("preload", ["auto", "off"])
+def test_handlers_that_cannot_be_imported_at_first_end_the_node(tmp_path: Path, preload: str) -> None:
+    with household(tmp_path, preload=preload, switches=("import_fails",)) as home:
+        assert home.wait(10.0) == 78
+        assert home.stderr().count("ModuleNotFoundError") == 1
+        assert "no module named 'handlers'" in home.stderr()
+        assert home.events("gave_up")[0]["reason"] == "no module named 'handlers'"
+
+
+def test_workers_outlive_the_template(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        before = {worker["pid"] for worker in home.until_running()["workers"]}
+        home.send(signal.SIGKILL, "template")
+        until(lambda: home.events("exited"), what="its death to be seen")
+        after = home.until_running()
+        assert {worker["pid"] for worker in after["workers"]} == before
+
+
+def test_a_later_failure_to_import_leaves_the_node_running(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        pids = {worker["pid"] for worker in home.until_running()["workers"]}
+        home.switches.set("import_fails")
+        home.send(signal.SIGKILL, "template")
+        until(lambda: home.events("failed"), what="the failing import")
+        status = home.status()
+        assert any(
+            "template: died" in reason and "no module named" in reason for reason in status["degraded"]
+        )
+        assert {worker["pid"] for worker in status["workers"]} == pids
+        assert len(home.events("failed")) == 1
+        home.switches.drop("import_fails")
+        home.until_running()
+
+
+def test_workers_are_replaced_while_the_template_is_stuck(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, workers=1, boot_timeout=1.0)
+    with household(tmp_path, settings) as home:
+        home.until_running()
+        template = psutil.Process(home.pid_of("template"))
+        template.suspend()
+        home.send(signal.SIGKILL, "worker 0")
+        until(lambda: home.events("unborn"), what="the birth to be given up")
+        template.resume()
+        assert home.until_running()["workers"][0]["state"] == "ready"
+
+
+def test_numeric_libraries_get_one_thread_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with household(tmp_path) as home:
+        home.until_running()
+        environ = psutil.Process(home.pid_of("worker 0")).environ
+        assert "MKL_NUM_THREADS=1" in home.events("threads_limited")[0]["variables"]
+        assert "OMP_NUM_THREADS=1" not in home.events("threads_limited")[0]["variables"]
+        assert environ is not None
+
+
+def test_a_worker_has_none_of_the_templates_descriptors(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        home.until_running()
+        sockets = [
+            fd
+            for fd in os.listdir(f"/proc/{home.pid_of('worker 0')}/fd")
+            if os.readlink(f"/proc/{home.pid_of('worker 0')}/fd/{fd}").startswith("socket:")
+        ]
+        assert len(sockets) == 1  # its own channel
