@@ -18,8 +18,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
 )
@@ -162,11 +164,12 @@ def as_unavailable(error: BaseException) -> Unavailable:
         return Unavailable(f"Redis is loading its data: {text}", kind="loading", retry_after=2)
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         return Unavailable(f"Redis did not answer in time: {text}", kind="timeout", retry_after=2)
-    if isinstance(error, ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
+    # The library takes the first word off an error that it has a class for.
+    if isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in text or "MASTERDOWN" in text:
         return Unavailable(
             "Redis is a read-only replica; waiting for a primary", kind="readonly", retry_after=2
         )
-    if "OOM command not allowed" in text:
+    if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
         return Unavailable(
             "Redis is full (maxmemory is reached): make room or raise maxmemory", kind="full", retry_after=5
         )
