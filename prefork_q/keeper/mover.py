@@ -11,7 +11,7 @@ from prefork_q.ipc.scoreboard import RoleSlot
 
 BATCH = 500
 
-LONGEST_WAIT = 5.0
+LONGEST_WAIT = 10.0
 """Seconds. A keeper that took the token and died before it looked left others with a time too late."""
 
 BLOCK, PATIENCE = 10, 5.0

@@ -53,8 +53,8 @@ class Reach:
             self._lose(error)
             return False
         if self._failures:
-            seconds = round(boot_time() - self._lost_at, 3)
-            self._events.emit("redis_back", seconds=seconds, failures=self._failures)
+            away = round(boot_time() - self._lost_at, 3)
+            self._events.emit("redis_found", away_s=away)
         self.is_lost = False
         self._failures = 0
         self._tell(RedisState(reachable=True, version=self._version))

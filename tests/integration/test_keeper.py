@@ -216,8 +216,8 @@ def test_an_outage_makes_two_lines_and_what_waited_is_done_after_it(
 
     assert kept.stage.status(id) == "pending"
     assert kept.hears_of_redis(reachable=True)
-    assert len(kept.stage.said("redis_lost")) == len(kept.stage.said("redis_back")) == 1
-    assert kept.stage.said("redis_back")[0]["seconds"] > 0
+    assert len(kept.stage.said("redis_lost")) == len(kept.stage.said("redis_found")) == 1
+    assert kept.stage.said("redis_found")[0]["away_s"] > 0
 
 
 def test_it_waits_for_a_redis_that_is_not_there_yet(keep: Callable[..., Kept]) -> None:
