@@ -19,7 +19,7 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, UnixWSGIServer
-from waitress.task import ThreadedTaskDispatcher, WSGITask
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from prefork_q.api.framing import StrictParser
 
@@ -28,6 +28,13 @@ TURN = 1.0
 
 LINGER = 1.0
 """Seconds of a drain in which a request that has begun to arrive may still arrive whole."""
+
+PARTING = 3.0
+"""Seconds for which the rest of a refused request is read and thrown away. Closed at once, a connection
+with unread data is reset, and a client that still sends does not see why (RFC 9112, 9.6)."""
+
+RECEIVED = 65_536
+"""Bytes that are thrown away at a time."""
 
 RESERVED_DESCRIPTORS = 64
 """Descriptors kept for Redis, for bodies in temporary files and for what the process has open."""
@@ -59,13 +66,26 @@ class Task(WSGITask):  # type: ignore[misc]
         return header
 
 
+class Refused(ErrorTask):  # type: ignore[misc]
+    """A request that is answered with a refusal, after which the connection closes."""
+
+    def execute(self) -> None:
+        self.channel.is_refused = True
+        super().execute()
+
+
 class Connection(HTTPChannel):  # type: ignore[misc]
     """One client. Its requests are read by the loop and answered, in order, by threads."""
 
     parser_class = StrictParser
     task_class = Task
+    error_task_class = Refused
     begun: float | None = None
     """When the first byte of a request came that has not arrived whole yet (monotonic)."""
+    close_when_flushed: bool
+    is_refused = False
+    parts_at: float | None = None
+    """When a connection closes on which everything was said (monotonic)."""
 
     def received(self, data: bytes) -> bool:
         taken: bool = super().received(data)
@@ -74,6 +94,33 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         elif self.begun is None:
             self.begun = time.monotonic()
         return taken
+
+    def readable(self) -> bool:
+        return not self.will_close if self.parts_at is not None else bool(super().readable())
+
+    def writable(self) -> bool:
+        return bool(self.will_close) if self.parts_at is not None else bool(super().writable())
+
+    def handle_read(self) -> None:
+        if self.parts_at is not None:
+            # Closes the connection at the end of what the client sends.
+            self.recv(RECEIVED)
+        else:
+            super().handle_read()
+
+    def handle_write(self) -> None:
+        if not (self.is_refused and self.close_when_flushed):
+            super().handle_write()
+            return
+        self._flush_exception(self._flush_some)
+        if self.connected and not self.total_outbufs_len:
+            self.close_when_flushed = False
+            self.parts_at = time.monotonic() + PARTING
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                # The client was quicker.
+                self.will_close = True
 
     def check_client_disconnected(self) -> bool:
         """Whether the client has closed its end. Called by the thread that answers its request.
@@ -94,8 +141,11 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         """Whether the client has had its time, and no answer is being made."""
         if self.requests:
             return False
+        now = time.monotonic()
+        if self.parts_at is not None:
+            return now > self.parts_at
         if self.begun is not None:
-            return time.monotonic() - self.begun > limits.request_time
+            return now - self.begun > limits.request_time
         return bool(time.time() - self.last_activity > limits.idle_time)
 
     def is_idle(self) -> bool:
@@ -103,7 +153,8 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         # In this order: a thread takes its request off the list after its answer is in the buffer.
         if self.requests or self.total_outbufs_len:
             return False
-        return self.begun is None or time.monotonic() - self.begun > LINGER
+        is_waiting = self.begun is not None and self.parts_at is None
+        return not is_waiting or time.monotonic() - (self.begun or 0.0) > LINGER
 
 
 class Listener:

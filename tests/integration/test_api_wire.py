@@ -248,12 +248,10 @@ def test_a_huge_body_is_refused_before_it_is_read(api: Api) -> None:
     before = process.memory_info().rss
     megabyte = b"x" * (1 << 20)
 
-    told = api.raw(POST + b"Content-Length: 104857600\r\n\r\n", *[megabyte] * 100)
-    chunks = api.raw(POST + CHUNKED + b"\r\n", *[b"100000\r\n" + megabyte + b"\r\n"] * 100)
-    single = api.raw(POST + b"Content-Length: 2000000\r\n" + CLOSE + b"\r\n", megabyte * 2)
-
-    # A client that goes on sending may see its connection reset before it reads the answer.
-    assert set(told + chunks + single) <= {413}
+    # Clients that send all before they read: they see the refusal, not a reset connection.
+    assert api.raw(POST + b"Content-Length: 104857600\r\n\r\n", *[megabyte] * 100) == [413]
+    assert api.raw(POST + CHUNKED + b"\r\n", *[b"100000\r\n" + megabyte + b"\r\n"] * 100) == [413]
+    assert api.raw(POST + b"Content-Length: 2000000\r\n" + CLOSE + b"\r\n", megabyte * 2) == [413]
     assert process.memory_info().rss - before < 20 << 20
     assert api.http("GET", "/healthz").status == 200
 
