@@ -77,7 +77,7 @@ class Stopping:
         self._family.deadlines.drop(child.incarnation)
         self._family.tell(child, Drain(seconds))
         # Who is not ready may be busy with an import and not read yet; it holds nothing.
-        if child.role == TEMPLATE or (child.role == WORKER and not child.is_ready):
+        if not child.is_ready and child.role != API:
             self._family.send_signal(child, signal.SIGTERM)
 
     def _end_keeper(self, now: float) -> None:
