@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
 from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
-from prefork_q.errors import IdempotencyConflict, Stale
+from prefork_q.errors import IdempotencyConflict, Invalid, Stale
 from prefork_q.keys import Keys
 from prefork_q.scripts import Script, scripts
 from prefork_q.states import Status
 from prefork_q.task import Submission, Submitted
+
+T = TypeVar("T")
 
 LAYOUT = "1"
 """The version of the layout in Redis that this version writes; DESIGN.md says how it may change."""
@@ -31,6 +33,10 @@ UNKNOWN_LIMIT = 3_600.0
 
 MAX_CLAIM_BYTES = 1 << 20
 """Bytes of payloads in one claim; a single task may be larger."""
+
+MAX_BATCH = 1_000
+"""Tasks in one call of a script: a few milliseconds of Redis's time, and well below the about 8,000
+values that Lua can pass to one command."""
 
 
 class Lease(NamedTuple):
@@ -197,11 +203,14 @@ class Broker:
     # -- submission
 
     def submit(self, submissions: Sequence[Submission]) -> list[Submitted]:
-        """Store all of these tasks, or none.
+        """Store all of these tasks, or none. A task whose id is known is not stored again.
 
         Raises:
+            Invalid: there are more than `MAX_BATCH`.
             IdempotencyConflict: a key was used before, for another request.
         """
+        if len(submissions) > MAX_BATCH:
+            raise Invalid(f"{len(submissions)} tasks in one call: at most {MAX_BATCH} can be stored together")
         arguments: list[object] = []
         for one in submissions:
             arguments += (
@@ -267,14 +276,14 @@ class Broker:
         self._settle_one(Settlement("release", _id(id), token, 0, error, after))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[str]:
-        """Carry out outcomes without claiming, a call for each verb in one round trip.
+        """Carry out outcomes without claiming, a call or more for each verb, all in one round trip.
 
         Returns a word an outcome: ok or stale.
         """
         calls, places = [], []
         for verb in ("complete", "fail", "release"):
-            chosen = [place for place, one in enumerate(settlements) if one.verb == verb]
-            if chosen:
+            of_verb = [place for place, one in enumerate(settlements) if one.verb == verb]
+            for chosen in _batches(of_verb):
                 calls.append((verb, self._settle_arguments(verb, [settlements[place] for place in chosen])))
                 places.append(chosen)
         words = [""] * len(settlements)
@@ -286,30 +295,33 @@ class Broker:
     def commit(
         self, settlements: Sequence[Settlement], request: ClaimRequest
     ) -> tuple[list[str], Claimed]:
-        """Carry out outcomes and claim, in one call."""
+        """Carry out outcomes (at most `MAX_BATCH`) and claim, in one call."""
         words, claimed = self._call("commit", *commit_arguments(settlements, request, self._limits))
         return [word.decode() for word in words], parse_claimed(claimed)
 
     def progress(self, reports: Sequence[tuple[str | bytes, int, bytes]]) -> list[str]:
         """Note how far running tasks are: (id, token, JSON). Returns a word each: ok or stale."""
-        arguments: list[object] = []
-        for report in reports:
-            arguments += report
-        return [word.decode() for word in self._call("progress", *arguments)]
+        words: list[str] = []
+        for batch in _batches(reports):
+            words += self._words("progress", *(part for report in batch for part in report))
+        return words
 
     # -- the keeper's verbs
 
     def renew(self, renewals: Sequence[Renewal], *, lease: float) -> list[str]:
         """Extend leases. Returns a word each: ok, cancel (a cancellation was asked for) or stale."""
-        arguments: list[object] = [milliseconds(lease)]
-        for renewal in renewals:
-            arguments += (renewal.id, renewal.token, 1 if renewal.is_started else 0)
-        return [word.decode() for word in self._call("renew", *arguments)]
+        words: list[str] = []
+        for batch in _batches(renewals):
+            arguments: list[object] = [milliseconds(lease)]
+            for renewal in batch:
+                arguments += (renewal.id, renewal.token, 1 if renewal.is_started else 0)
+            words += self._words("renew", *arguments)
+        return words
 
     def promote(self, limit: int = 500) -> Promoted:
         """Move due tasks to their pending lists."""
-        moved, wait_ms = self._call("promote", limit)
-        return Promoted(moved, None if wait_ms < 0 else wait_ms / 1_000)
+        moved, *wait_ms = self._call("promote", limit)
+        return Promoted(moved, wait_ms[0] / 1_000 if wait_ms else None)
 
     def reap(self, *, lease: float, limit: int = 500) -> Reaped:
         """Put tasks back whose lease has expired."""
@@ -325,17 +337,23 @@ class Broker:
         )
 
     def hand_back(self, worker: str, entries: Sequence[HandBack], *, lease: float) -> list[Returned]:
-        """Put back what a dead worker held, and refuse claims in its name from now on."""
-        arguments: list[object] = [
-            worker, milliseconds(lease), self._limits.max_crashes, self._retention_ms,
-        ]
-        for entry in entries:
-            after = "" if entry.delay is None else milliseconds(entry.delay)
-            arguments += (entry.id, entry.token, entry.verdict, entry.error, after)
-        return [
-            Returned(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()))
-            for id, type_, status in self._call("hand_back", *arguments)
-        ]
+        """Put back what a dead worker held, and refuse claims in its name from now on.
+
+        Returns what this call has put back: the same call again puts nothing back.
+        """
+        returned: list[Returned] = []
+        for batch in _batches(entries) or [[]]:
+            arguments: list[object] = [
+                worker, milliseconds(lease), self._limits.max_crashes, self._retention_ms,
+            ]
+            for entry in batch:
+                after = "" if entry.delay is None else milliseconds(entry.delay)
+                arguments += (entry.id, entry.token, entry.verdict, entry.error, after)
+            returned += [
+                Returned(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()))
+                for id, type_, status in self._call("hand_back", *arguments)
+            ]
+        return returned
 
     def remind(self) -> int:
         """Leave a wake-up token for every queue with tasks. Returns how many have some."""
@@ -357,7 +375,7 @@ class Broker:
 
         `nonce` names this request: repeated with the same one it answers the same.
         """
-        return [word.decode() for word in self._call("retry", nonce, *ids)]
+        return [word for batch in _batches(ids) for word in self._words("retry", nonce, *batch)]
 
     def cancel(self, id: str) -> str:
         """Cancel a task. Returns cancelled, requested (it runs), ended or missing."""
@@ -365,11 +383,11 @@ class Broker:
 
     def delete(self, ids: Sequence[str]) -> list[str]:
         """Delete dead tasks for good. Returns a word each: ok, not_dead or missing."""
-        return [word.decode() for word in self._call("delete", *ids)]
+        return [word for batch in _batches(ids) for word in self._words("delete", *batch)]
 
     def purge(self, queue: str, *, limit: int = 500) -> tuple[int, int]:
         """Delete pending tasks of a queue. Returns (left the list, deleted)."""
-        left, deleted = self._call("purge", queue, limit)
+        left, deleted = self._call("purge", queue, limit, self._retention_ms)
         return left, deleted
 
     def pause(self, queue: str) -> str:
@@ -402,6 +420,9 @@ class Broker:
                 arguments += (one.id, one.token, one.text, one.delay_ms)
         return arguments
 
+    def _words(self, verb: str, *arguments: object) -> list[str]:
+        return [word.decode() for word in self._call(verb, *arguments)]
+
     def _call(self, verb: str, *arguments: object) -> Any:
         script = scripts()[verb]
         try:
@@ -433,6 +454,10 @@ class Broker:
         except (RedisError, OSError) as error:
             raise as_unavailable(error) from error
         return answers
+
+
+def _batches(entries: Sequence[T]) -> list[Sequence[T]]:
+    return [entries[start : start + MAX_BATCH] for start in range(0, len(entries), MAX_BATCH)]
 
 
 def _id(id: str | bytes) -> bytes:

@@ -4,9 +4,9 @@
 -- ARGV[1]  retention_ms  lifetime of what is found cancelled
 -- ARGV[2]  the arguments of take, see parts/take.lua
 -- returns  what take returns
--- uses     keys clock counters wake ending corrupt take
+-- uses     keys clock full counters lists delays ending ghosts corrupt take
 
-local claimed = take(2, tonumber(ARGV[1]))
-write_sets()
+pass_when_full()
+local claimed = take(2, ARGV[1])
 write_counts()
 return claimed

@@ -6,19 +6,17 @@
 -- ARGV[3]  n  how many outcomes follow, six arguments each: verb, id, token, ran_ms, text, delay_ms
 -- ARGV     then the arguments of take, see parts/take.lua
 -- returns  {words, what take returns}; a word is ok or stale
--- uses     keys clock counters wake ending corrupt settle take
+-- uses     keys clock full counters lists delays ending ghosts corrupt settle take
 
-local retention_ms, n = tonumber(ARGV[1]), tonumber(ARGV[3])
-local entries, at = {}, 4
-for i = 1, n do
-  entries[i] = { ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] }
+local words, retention_ms, unknown_limit_ms, at = {}, ARGV[1], tonumber(ARGV[2]), 4
+pass_when_full()
+for i = 1, tonumber(ARGV[3]) do
+  words[i] = settle(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5],
+    retention_ms, unknown_limit_ms)
   at = at + 6
 end
-local words = settle(entries, retention_ms, tonumber(ARGV[2]))
--- What was put back is on its list before the claim looks there.
+-- What is put back is on its list before the claim looks there.
 write_sets()
-ended, died, delayed, put_back, put_on = {}, {}, {}, {}, {}
 local claimed = take(at, retention_ms)
-write_sets()
 write_counts()
 return { words, claimed }

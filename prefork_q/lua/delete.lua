@@ -3,21 +3,19 @@
 -- KEYS[1]  root
 -- ARGV     the ids
 -- returns  a word a task: ok | not_dead | missing
--- uses     keys clock counters
+-- uses     keys clock full counters removal
 
 local words = {}
+pass_when_full()
 for i, id in ipairs(ARGV) do
   local fields = redis.pcall("HMGET", TASK .. id, "status", "idem")
-  if fields.err or not fields[1] then
-    words[i] = "missing"
-  elseif fields[1] ~= "dead" then
+  if fields[1] and fields[1] ~= "dead" then
     words[i] = "not_dead"
   else
-    words[i] = "ok"
-    redis.call("ZREM", DEAD, id)
-    redis.call("UNLINK", TASK .. id, BODY .. id)
-    if fields[2] then redis.call("UNLINK", IDEM .. fields[2]) end
-    count("removed")
+    words[i] = fields[1] and "ok" or "missing"
+    -- What is listed without a readable record goes too.
+    if redis.call("ZREM", DEAD, id) == 1 then count("removed") end
+    remove(id, fields[2])
   end
 end
 write_counts()

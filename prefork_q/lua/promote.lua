@@ -2,39 +2,38 @@
 --
 -- KEYS[1]  root
 -- ARGV[1]  limit  how many at most
--- returns  {moved, wait_ms}: wait_ms until the next is due, 0 if some are due now, -1 if none waits
--- uses     keys clock counters wake corrupt
+-- returns  {moved, wait_ms}: wait_ms until the next is due, 0 if some are due now; {moved} if none waits
+-- uses     keys clock full counters lists delays corrupt
 
-local due = redis.call("ZRANGEBYSCORE", DELAYED, "-inf", now_ms, "LIMIT", 0, ARGV[1])
-local moved, bad, strays, lists, order = {}, {}, 0, {}, {}
+local due = redis.call("ZRANGEBYSCORE", DELAYED, "-inf", now, "LIMIT", 0, ARGV[1])
+local moved, lists, queues = 0, {}, {}
+if #due > 0 then
+  pass_when_full()
+  redis.call("ZREM", DELAYED, unpack(due))
+end
 for _, id in ipairs(due) do
-  local fields = redis.pcall("HMGET", TASK .. id, "status", "queue")
-  if fields.err or not fields[1] then
-    bad[#bad + 1] = id
+  local task = TASK .. id
+  local fields = redis.pcall("HMGET", task, "status", "queue")
+  if not fields[1] then
+    to_corrupt(id)
   elseif fields[1] ~= "delayed" then
-    strays = strays + 1
+    count("strays")
   else
     local queue = fields[2]
     if not lists[queue] then
       lists[queue] = {}
-      order[#order + 1] = queue
+      queues[#queues + 1] = queue
     end
     table.insert(lists[queue], id)
-    moved[#moved + 1] = id
+    redis.call("HSET", task, "status", "pending", "ready_at", now)
+    moved = moved + 1
   end
 end
-
-if #due > 0 then redis.call("ZREM", DELAYED, unpack(due)) end
-for _, id in ipairs(bad) do to_corrupt(id) end
-if strays > 0 then count("strays", strays) end
-for _, queue in ipairs(order) do
-  for _, id in ipairs(lists[queue]) do
-    redis.call("HSET", TASK .. id, "status", "pending", "ready_at", now_ms)
-  end
-  redis.call("LPUSH", PENDING .. queue, unpack(lists[queue]))
-  if redis.call("SISMEMBER", PAUSED, queue) == 0 then wake(queue) end
+for _, queue in ipairs(queues) do
+  push("LPUSH", queue, lists[queue])
+  wake_unless_paused(queue)
 end
 write_counts()
 
 local next_due = first_due()
-return { #moved, next_due and math.max(0, next_due - now_ms) or -1 }
+return { moved, next_due and math.max(0, next_due - now_ms) }

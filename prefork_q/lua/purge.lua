@@ -3,31 +3,28 @@
 -- KEYS[1]  root
 -- ARGV[1]  queue
 -- ARGV[2]  limit  how many at most in this call
+-- ARGV[3]  retention_ms  lifetime of what is found cancelled
 -- returns  {left the list, deleted}; fewer than the limit left the list: the queue is empty
--- uses     keys clock counters
+-- uses     keys clock full counters lists delays ending ghosts removal
 
-local queue, limit = ARGV[1], tonumber(ARGV[2])
+local queue, limit, retention_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local ids = redis.call("LRANGE", PENDING .. queue, 0, limit - 1)
-local tasks = {}
-for i, id in ipairs(ids) do tasks[i] = redis.pcall("HMGET", TASK .. id, "status", "idem") end
+local deleted = 0
 
 if #ids == 0 then return { 0, 0 } end
+pass_when_full()
 redis.call("LTRIM", PENDING .. queue, #ids, -1)
-local deleted = 0
-for i, id in ipairs(ids) do
-  local fields = tasks[i]
-  if fields.err then
-    count("corrupt")
-    count("removed")
-  elseif fields[1] == "cancelled" then
-    redis.call("UNLINK", TASK .. id)
-    redis.call("HINCRBY", GHOSTS, queue, -1)
-    if fields[2] then redis.call("UNLINK", IDEM .. fields[2]) end
-  elseif fields[1] == "pending" or not fields[1] then
-    redis.call("UNLINK", TASK .. id, BODY .. id)
-    if fields[2] then redis.call("UNLINK", IDEM .. fields[2]) end
+for _, id in ipairs(ids) do
+  local fields = redis.pcall("HMGET", TASK .. id, "status", "idem")
+  local status = fields[1]
+  if status == "cancelled" then
+    drop_ghost(id, queue, retention_ms)
+  elseif status == "pending" or not status then
+    remove(id, fields[2])
     count("removed")
     deleted = deleted + 1
+  else
+    count("strays")
   end
 end
 write_counts()

@@ -6,10 +6,11 @@
 -- ARGV[3]  silence_ms  after which a node is dropped
 -- ARGV[4]  layout  the version of the layout that the node writes
 -- returns  the version of the layout that is stored
--- uses     keys clock
+-- uses     keys clock full
 
 local nodes = root .. "nodes"
-redis.call("HSET", nodes, ARGV[1], string.format("%.0f", now_ms) .. " " .. ARGV[2])
+pass_when_full()
+redis.call("HSET", nodes, ARGV[1], now .. " " .. ARGV[2])
 local said = redis.call("HGETALL", nodes)
 for i = 1, #said, 2 do
   local at = tonumber(string.match(said[i + 1], "^%d+")) or 0

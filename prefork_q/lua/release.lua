@@ -6,13 +6,14 @@
 -- ARGV     then four a task, the oldest first: id, token, error as JSON text (used if it is dead),
 --          delay_ms ("": back to the head of its queue at once; else its type is unknown here)
 -- returns  a word a task: ok | stale (the lease is another's, or nobody's)
--- uses     keys clock counters wake ending settle
+-- uses     keys clock full counters lists delays ending settle
 
-local entries = {}
+local words, retention_ms, unknown_limit_ms = {}, ARGV[1], tonumber(ARGV[2])
+pass_when_full()
 for at = 3, #ARGV, 4 do
-  entries[#entries + 1] = { "release", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3] }
+  words[#words + 1] = settle("release", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3],
+    retention_ms, unknown_limit_ms)
 end
-local words = settle(entries, tonumber(ARGV[1]), tonumber(ARGV[2]))
 write_sets()
 write_counts()
 return words

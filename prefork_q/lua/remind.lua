@@ -2,12 +2,12 @@
 --
 -- KEYS[1]  root
 -- returns  how many queues have tasks and are not paused
--- uses     keys wake
+-- uses     keys full lists
 
 local n = 0
+pass_when_full()
 for _, queue in ipairs(redis.call("HKEYS", QUEUES)) do
-  local length = redis.pcall("LLEN", PENDING .. queue)
-  if type(length) == "number" and length > 0 and redis.call("SISMEMBER", PAUSED, queue) == 0 then
+  if has_tasks(queue) and not is_paused(queue) then
     n = n + 1
     wake(queue)
   end

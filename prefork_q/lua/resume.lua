@@ -3,9 +3,10 @@
 -- KEYS[1]  root
 -- ARGV[1]  queue
 -- returns  ok | missing (no task was ever submitted to it)
--- uses     keys wake
+-- uses     keys full lists
 
 if redis.call("HEXISTS", QUEUES, ARGV[1]) == 0 then return "missing" end
+pass_when_full()
 redis.call("SREM", PAUSED, ARGV[1])
-if redis.call("LLEN", PENDING .. ARGV[1]) > 0 then wake(ARGV[1]) end
+if has_tasks(ARGV[1]) then wake(ARGV[1]) end
 return "ok"

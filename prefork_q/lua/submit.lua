@@ -5,75 +5,80 @@
 --          idempotency key, fingerprint; "" stands for not given
 -- returns  {ok, answers}: an answer is {status} or, for a request seen before, {status, id};
 --          or {conflict, n}: entry n (from 1) has a key that was used for another request
--- uses     keys clock counters wake
+-- uses     keys clock counters lists delays
 
 local PER_TASK = 10
 
-local answers, fresh, in_call = {}, {}, {}
+-- The id and the fingerprint of the first request with an idempotency key, if its task is still there.
+local function first_of(idem)
+  local id, fingerprint = string.match(redis.call("GET", IDEM .. idem) or "", "^(%S+) (%S*)$")
+  if id and redis.call("EXISTS", TASK .. id) == 1 then return id, fingerprint end
+end
+
+local fingerprints = {}
 for at = 1, #ARGV, PER_TASK do
-  local id, idem, print_ = ARGV[at], ARGV[at + 8], ARGV[at + 9]
-  local n = (at - 1) / PER_TASK + 1
-  local known
-  if idem == "" then
-    known = redis.call("EXISTS", TASK .. id) == 1 and id
-  else
-    local first = in_call[idem] or redis.call("GET", IDEM .. idem)
-    local first_id, first_print = string.match(first or "", "^(%S+) (%S*)$")
-    if first_id and (in_call[idem] or redis.call("EXISTS", TASK .. first_id) == 1) then
-      if first_print ~= print_ then return { "conflict", n } end
-      known = first_id
-    else
-      in_call[idem] = id .. " " .. print_
-    end
-  end
-  if known then
-    answers[n] = { redis.call("HGET", TASK .. known, "status") or "pending", known }
-  else
-    fresh[#fresh + 1] = at
-  end
-end
-
-local now_queues, due_later = {}, {}
-for _, at in ipairs(fresh) do
-  local id, queue = ARGV[at], ARGV[at + 2]
-  local delay_ms, run_at_ms, timeout_ms, idem = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 8]
-  local due = delay_ms ~= "" and now_ms + tonumber(delay_ms) or run_at_ms ~= "" and tonumber(run_at_ms)
-  local status = due and due > now_ms and "delayed" or "pending"
-
-  -- The first write: a full server refuses it, and nothing is stored.
-  redis.call("SET", BODY .. id, ARGV[at + 3])
-  local task = { "type", ARGV[at + 1], "queue", queue, "status", status,
-    "max_attempts", ARGV[at + 4], "created_at", now_ms }
-  if due then task[#task + 1], task[#task + 2] = "run_at", due end
-  if timeout_ms ~= "" then task[#task + 1], task[#task + 2] = "timeout_ms", timeout_ms end
+  local idem, fingerprint = ARGV[at + 8], ARGV[at + 9]
   if idem ~= "" then
-    task[#task + 1], task[#task + 2] = "idem", idem
-    redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 9])
+    local _, stored = first_of(idem)
+    local first = fingerprints[idem] or stored or fingerprint
+    if first ~= fingerprint then return { "conflict", (at - 1) / PER_TASK + 1 } end
+    fingerprints[idem] = first
   end
-  redis.call("HSET", TASK .. id, unpack(task))
-  if status == "delayed" then
-    due_later[#due_later + 1], due_later[#due_later + 2] = due, id
-  else
-    redis.call("LPUSH", PENDING .. queue, id)
-    now_queues[queue] = true
-  end
-  redis.call("HINCRBY", QUEUES, queue, 1)
-  answers[(at - 1) / PER_TASK + 1] = { status }
 end
 
-if #fresh > 0 then
-  count("submitted", #fresh)
-  if #due_later > 0 then
-    local first, earliest = first_due(), due_later[1]
-    for i = 1, #due_later, 2 do
-      earliest = math.min(earliest, due_later[i])
-      redis.call("ZADD", DELAYED, due_later[i], due_later[i + 1])
+local answers, fresh, dues, lists, queues = {}, 0, {}, {}, {}
+for at = 1, #ARGV, PER_TASK do
+  local id, queue, idem = ARGV[at], ARGV[at + 2], ARGV[at + 8]
+  local task = TASK .. id
+  local known = redis.call("EXISTS", task) == 1 and id or idem ~= "" and first_of(idem)
+  if known then
+    answers[#answers + 1] = { redis.call("HGET", TASK .. known, "status"), known }
+  else
+    local delay_ms, run_at_ms, timeout_ms = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
+    local due = delay_ms ~= "" and now_ms + delay_ms or tonumber(run_at_ms)
+    local is_later = due and due > now_ms
+    local status = is_later and "delayed" or "pending"
+
+    -- The first write: a full server refuses it, and nothing is stored.
+    redis.call("SET", BODY .. id, ARGV[at + 3])
+    redis.call("HSET", task, "status", status, "type", ARGV[at + 1], "max_attempts", ARGV[at + 4],
+      "created_at", now, "queue", queue)
+    if due then redis.call("HSET", task, "run_at", text(due)) end
+    if timeout_ms ~= "" then redis.call("HSET", task, "timeout_ms", timeout_ms) end
+    if idem ~= "" then
+      redis.call("HSET", task, "idem", idem)
+      redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 9])
     end
-    wake_mover(earliest, first)
+    local list = lists[queue]
+    if not list then
+      list = { new = 0 }
+      lists[queue] = list
+      queues[#queues + 1] = queue
+    end
+    list.new = list.new + 1
+    if is_later then
+      -- Claim takes a task without attempts for one that is pending since it was submitted.
+      redis.call("HSET", task, "attempts", 0)
+      dues[#dues + 1], dues[#dues + 2] = due, id
+    else
+      list[#list + 1] = id
+    end
+    fresh = fresh + 1
+    answers[#answers + 1] = { status }
   end
-  for queue in pairs(now_queues) do
-    if redis.call("SISMEMBER", PAUSED, queue) == 0 then wake(queue) end
+end
+
+if fresh > 0 then
+  if #dues > 0 then delay(dues) end
+  for _, queue in ipairs(queues) do
+    local list = lists[queue]
+    if #list > 0 then
+      push("LPUSH", queue, list)
+      wake_unless_paused(queue)
+    end
+    redis.call("HINCRBY", QUEUES, queue, list.new)
   end
+  count("submitted", fresh)
   write_counts()
 end
 return { "ok", answers }

@@ -5,25 +5,23 @@
 -- ARGV[2]  dead_retention_ms
 -- ARGV[3]  limit  how many at most in this call
 -- returns  how many were deleted; as many as the limit means: call again
--- uses     keys clock counters
+-- uses     keys clock full counters removal
 
-local over = redis.call("ZCARD", DEAD) - tonumber(ARGV[1])
 local limit = tonumber(ARGV[3])
-local ids = {}
-if over > 0 then
-  ids = redis.call("ZRANGE", DEAD, 0, math.min(over, limit) - 1)
-end
+local over = math.min(redis.call("ZCARD", DEAD) - ARGV[1], limit)
+local ids = over > 0 and redis.call("ZRANGE", DEAD, 0, over - 1) or {}
 if #ids < limit then
-  local old = redis.call("ZRANGEBYSCORE", DEAD, "-inf", now_ms - tonumber(ARGV[2]), "LIMIT", 0, limit)
+  local old = redis.call("ZRANGEBYSCORE", DEAD, "-inf", text(now_ms - ARGV[2]), "LIMIT", 0, limit)
+  -- Both are the oldest ones, so the longer list holds the other.
   if #old > #ids then ids = old end
 end
 
 if #ids == 0 then return 0 end
+pass_when_full()
 redis.call("ZREM", DEAD, unpack(ids))
 for _, id in ipairs(ids) do
-  local idem = redis.pcall("HGET", TASK .. id, "idem")
-  redis.call("UNLINK", TASK .. id, BODY .. id)
-  if type(idem) == "string" then redis.call("UNLINK", IDEM .. idem) end
+  local fields = redis.pcall("HMGET", TASK .. id, "idem")
+  remove(id, fields[1])
 end
 count("trimmed", #ids)
 count("removed", #ids)

@@ -3,11 +3,16 @@
 -- KEYS[1]  root
 -- ARGV[1]  id
 -- returns  the task's status now | missing
--- uses     keys
+-- uses     keys full
 
-local fields = redis.pcall("HMGET", TASK .. ARGV[1], "status", "waited")
-if fields.err or not fields[1] then return "missing" end
-local status = fields[1]
-if status == "succeeded" or status == "dead" or status == "cancelled" or fields[2] then return status end
-redis.call("HSET", TASK .. ARGV[1], "waited", 1)
+local task = TASK .. ARGV[1]
+local fields = redis.pcall("HMGET", task, "status", "waited")
+local status, waited = fields[1], fields[2]
+if not status then return "missing" end
+if status == "pending" or status == "delayed" or status == "processing" then
+  if not waited then
+    pass_when_full()
+    redis.call("HSET", task, "waited", 1)
+  end
+end
 return status

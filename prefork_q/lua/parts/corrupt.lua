@@ -4,7 +4,7 @@
 local CORRUPT_LIMIT = 1000
 
 local function to_corrupt(id)
-  redis.call("ZADD", CORRUPT, now_ms, id)
+  redis.call("ZADD", CORRUPT, now, id)
   redis.call("ZREMRANGEBYRANK", CORRUPT, 0, -CORRUPT_LIMIT - 1)
   count("corrupt")
   count("removed")

@@ -6,3 +6,4 @@ local TOTALS, RECENT, CORRUPT = root .. "totals", root .. "recent", root .. "cor
 local GHOSTS, PAUSED, QUEUES = root .. "ghosts", root .. "paused", root .. "queues"
 local TASK, BODY, IDEM = root .. "task:", root .. "body:", root .. "idem:"
 local PENDING, WAKE, MOVER = root .. "pending:", root .. "wake:", root .. "mover"
+local CLAIM, TOKEN, REAPER = root .. "claim:", root .. "token", root .. "reaper"

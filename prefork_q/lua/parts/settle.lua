@@ -1,6 +1,4 @@
--- settle: what a worker says of the tasks that it holds. Entries are
--- {verb, id, token, ran_ms, text, delay_ms}; text is a result, an error or the reason of a release.
--- All guards come before the first write. Words: ok (also for the same call again), stale.
+-- settle: what a worker says of the tasks that it holds, each guarded alone.
 
 local LEFT_BY = {
   complete = { succeeded = true },
@@ -8,75 +6,62 @@ local LEFT_BY = {
   release = { pending = true, delayed = true, dead = true, cancelled = true },
 }
 
-local function settle(entries, retention_ms, unknown_limit_ms)
-  local words, accepted, leaving, seen = {}, {}, {}, {}
-  for i, entry in ipairs(entries) do
-    local verb, id, token = entry[1], entry[2], entry[3]
-    local held
-    if verb == "complete" then
-      held = redis.pcall("HMGET", TASK .. id, "status", "token", "idem", "waited")
-    else
-      held = redis.pcall("HMGET", TASK .. id, "status", "token", "idem", "waited",
-        "cancel", "queue", "attempts", "unknown_at")
-    end
-    if held.err or held[2] ~= token then
-      words[i] = "stale"
-      count("stale")
-    elseif held[1] == "processing" and not seen[id] then
-      words[i] = "ok"
-      seen[id] = true
-      entry.held = held
-      accepted[#accepted + 1] = entry
-      leaving[#leaving + 1] = id
-    elseif seen[id] or LEFT_BY[verb][held[1]] then
-      words[i] = "ok"
-    else
-      words[i] = "stale"
-      count("stale")
-    end
+local function fail_held(id, task, held, err, delay_ms, retention_ms)
+  count("failed")
+  if delay_ms == "" then
+    to_dead(id, task, err, held[4])
+    return
   end
+  redis.call("HSET", task, "error", err)
+  if held[5] then
+    to_cancelled(id, task, held[3], held[4], retention_ms)
+  else
+    to_delayed(id, task, delay_ms)
+    count("retried")
+  end
+end
 
-  if #leaving > 0 then redis.call("ZREM", PROCESSING, unpack(leaving)) end
-  for _, entry in ipairs(accepted) do
-    local verb, id, held = entry[1], entry[2], entry.held
-    local idem, waited, cancel = held[3], held[4], held[5]
-    if verb == "complete" then
-      to_succeeded(id, entry[5], entry[4], idem, waited, retention_ms)
-    elseif verb == "fail" then
-      count("failed")
-      if entry[6] == "" then
-        to_dead(id, entry[5], waited)
-      elseif cancel then
-        redis.call("HSET", TASK .. id, "error", entry[5])
-        to_cancelled(id, idem, waited, retention_ms)
-      else
-        redis.call("HSET", TASK .. id, "error", entry[5])
-        to_delayed(id, tonumber(entry[6]))
-        count("retried")
-      end
+local function release_held(id, task, held, err, delay_ms, retention_ms, unknown_limit_ms)
+  count("released")
+  local attempts = math.max(0, (held[7] or 0) - 1)
+  if held[5] then
+    redis.call("HSET", task, "attempts", attempts)
+    to_cancelled(id, task, held[3], held[4], retention_ms)
+  elseif delay_ms == "" then
+    to_pending(id, task, held[6], attempts)
+  else
+    -- Of a type that the worker does not know: others may, or will after an upgrade.
+    local since = held[8] or now
+    redis.call("HSET", task, "attempts", attempts, "unknown_at", since)
+    if now_ms - since > unknown_limit_ms then
+      to_dead(id, task, err, held[4])
     else
-      local attempts = math.max(0, (tonumber(held[7]) or 0) - 1)
-      count("released")
-      if cancel then
-        redis.call("HSET", TASK .. id, "attempts", attempts)
-        to_cancelled(id, idem, waited, retention_ms)
-      elseif entry[6] == "" then
-        to_pending(id, held[6], attempts)
-      else
-        -- Of a type that the worker does not know: others may, or will after an upgrade.
-        local since = tonumber(held[8]) or now_ms
-        redis.call("HSET", TASK .. id, "attempts", attempts, "unknown_at", since)
-        if now_ms - since > unknown_limit_ms then
-          to_dead(id, entry[5], waited)
-        else
-          to_delayed(id, tonumber(entry[6]))
-        end
-      end
+      to_delayed(id, task, delay_ms)
     end
   end
-  if #accepted == 0 and counts.stale then
-    -- A full server lets this pass, and with it the counter that follows.
-    redis.call("PERSIST", TOTALS)
+end
+
+-- `verb` is complete, fail or release; `said` is a result, an error or the reason of a release.
+-- Returns a word: ok (also for the same call again) or stale (nothing was written).
+local function settle(verb, id, token, ran_ms, said, delay_ms, retention_ms, unknown_limit_ms)
+  local task = TASK .. id
+  local held
+  if verb == "complete" then
+    held = redis.pcall("HMGET", task, "status", "token", "idem", "waited")
+  else
+    held = redis.pcall("HMGET", task, "status", "token", "idem", "waited",
+      "cancel", "queue", "attempts", "unknown_at")
   end
-  return words
+  if held[2] ~= token then return "stale" end
+  if held[1] ~= "processing" then return LEFT_BY[verb][held[1]] and "ok" or "stale" end
+
+  leave(id)
+  if verb == "complete" then
+    to_succeeded(id, task, said, ran_ms, held[3], held[4], retention_ms)
+  elseif verb == "fail" then
+    fail_held(id, task, held, said, delay_ms, retention_ms)
+  else
+    release_held(id, task, held, said, delay_ms, retention_ms, unknown_limit_ms)
+  end
+  return "ok"
 end

@@ -1,9 +1,9 @@
 -- take: move tasks from the pending lists to a worker. Peek, check, then pop: an id leaves its list
--- only once its task was found readable, so an error on the way loses nothing.
+-- only once its task was found readable, and from then on nothing can fail before it is leased.
 --
 -- Arguments of the call, from ARGV[at]: worker, seq, lease_ms, room, limit, budget_us, max_bytes,
--- how many queues, the queues in order, then pairs of type and its pace in µs. The first `room` tasks
--- may be of any type; up to `limit` more follow while they are of a paced type and fit the budget.
+-- how many queues, the queues in order, then pairs of type and its pace in µs. At most `limit` tasks are
+-- taken: `room` of any type, the others while they are of a paced type and fit the budget.
 --
 -- returns  {word, token, tasks, dropped}: word is ok, again (the same seq: the same answer) or gone;
 --          a task is {id, type, queue, body, attempt, max_attempts, crashes, timeout_ms, wait_ms};
@@ -11,27 +11,18 @@
 
 local SCAN_LIMIT = 1000
 
-local function lease_fields(id)
-  return redis.pcall("HMGET", TASK .. id, "status", "type", "attempts", "max_attempts", "crashes",
-    "timeout_ms", "ready_at", "created_at", "token")
-end
-
-local function described(id, fields, queue, body, attempt)
-  return { id, fields[2], queue, body, attempt, tonumber(fields[4]) or 1, tonumber(fields[5]) or 0,
-    tonumber(fields[6]) or 0, math.max(0, now_ms - (tonumber(fields[7] or fields[8]) or now_ms)) }
-end
-
 local function answer_again(record)
-  local words = {}
+  local words, tasks = {}, {}
   for word in string.gmatch(record, "%S+") do words[#words + 1] = word end
-  local token, tasks = words[2], {}
+  local token = words[2]
   for i = 3, #words do
     local id = words[i]
-    local fields = lease_fields(id)
-    if not fields.err and fields[1] == "processing" and fields[9] == token then
-      local queue = redis.call("HGET", TASK .. id, "queue")
-      tasks[#tasks + 1] = described(id, fields, queue, redis.call("GET", BODY .. id) or "",
-        tonumber(fields[3]) or 1)
+    local fields = redis.pcall("HMGET", TASK .. id, "status", "token", "type", "queue", "attempts",
+      "max_attempts", "crashes", "timeout_ms", "ready_at", "created_at")
+    if fields[1] == "processing" and fields[2] == token then
+      tasks[#tasks + 1] = { id, fields[3], fields[4], redis.call("GET", BODY .. id) or "",
+        tonumber(fields[5]) or 1, tonumber(fields[6]) or 1, tonumber(fields[7]) or 0,
+        tonumber(fields[8]) or 0, math.max(0, now_ms - (fields[9] or fields[10] or now_ms)) }
     end
   end
   return { "again", token, tasks, {} }
@@ -41,109 +32,112 @@ local function take(at, retention_ms)
   local worker, seq, lease_ms = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local room, limit = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local budget_us, max_bytes = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
-  local n_queues = tonumber(ARGV[at + 7])
   local first_queue = at + 8
-  local record_key = root .. "claim:" .. worker
+  local last_queue = first_queue + tonumber(ARGV[at + 7]) - 1
 
-  local record = redis.call("GET", record_key)
+  local record = redis.call("GET", CLAIM .. worker)
   if record == "gone" then return { "gone", "0", {}, {} } end
   if record and string.match(record, "^%S+") == seq then return answer_again(record) end
 
   local paces = {}
-  for i = first_queue + n_queues, #ARGV, 2 do paces[ARGV[i]] = tonumber(ARGV[i + 1]) end
+  for i = last_queue + 1, #ARGV, 2 do paces[ARGV[i]] = tonumber(ARGV[i + 1]) end
+  local closed = {}
+  for q = first_queue, last_queue do closed[ARGV[q]] = is_paused(ARGV[q]) end
+  local token = text(math.max((redis.call("GET", TOKEN) or 0) + 1, now_us))
 
-  local tasks, dropped, bytes, scanned = {}, {}, 0, 0
-  local token, is_full, expiry = nil, limit <= 0, now_ms + lease_ms
-  local leases, ids, taken = {}, {}, {}
+  local tasks, ids, hashes, taken = {}, {}, {}, {}
+  local ghosts, strays, bad, bodiless, dropped = {}, 0, {}, {}, {}
+  local bytes, scanned, is_full = 0, 0, limit <= 0
 
-  for q = first_queue, first_queue + n_queues - 1 do
+  for q = first_queue, last_queue do
     local queue = ARGV[q]
     local pending = PENDING .. queue
-    local is_paused = redis.call("SISMEMBER", PAUSED, queue) == 1
-    while not is_full and not is_paused and scanned < SCAN_LIMIT do
+    while not is_full and not closed[queue] and scanned < SCAN_LIMIT do
       local want = math.min(limit - #tasks, SCAN_LIMIT - scanned)
       local peeked = redis.pcall("LRANGE", pending, -want, -1)
       if peeked.err then
-        dropped[#dropped + 1] = { queue, "the pending list is not a list" }
+        set_aside(queue)
+        dropped[#dropped + 1] = { queue, "its pending list was not a list; it was set aside" }
         break
       end
-      local popped, ghosts, strays, bad, bodiless = 0, {}, 0, {}, {}
+      local popped = 0
       for i = #peeked, 1, -1 do
         local id = peeked[i]
-        local fields = lease_fields(id)
-        if fields.err or not fields[1] then
+        local task = TASK .. id
+        -- Without attempts it was never claimed, and is pending since it was submitted.
+        local fields = redis.pcall("HMGET", task, "status", "type", "max_attempts", "created_at",
+          "attempts", "timeout_ms")
+        local status = fields[1]
+        if not status then
           bad[#bad + 1] = id
-        elseif fields[1] == "cancelled" then
-          ghosts[#ghosts + 1] = id
-        elseif fields[1] ~= "pending" or taken[id] then
+        elseif status == "cancelled" then
+          ghosts[#ghosts + 1] = { id, queue }
+        elseif status ~= "pending" or taken[id] then
           strays = strays + 1
         else
-          local suspect = fields[5] and tonumber(fields[5]) > 0
-          local pace = paces[fields[2]]
-          if suspect and #tasks > 0
-            or #tasks >= room and (suspect or not pace or pace > budget_us) then
-            is_full = true
-            break
+          local attempts, crashes, ready_at = fields[5] or 0, 0, fields[4] or now_ms
+          if fields[5] then
+            local more = redis.call("HMGET", task, "crashes", "ready_at")
+            crashes, ready_at = tonumber(more[1]) or 0, more[2] or ready_at
           end
+          local type_ = fields[2]
+          local pace = paces[type_]
+          -- What took a worker down runs alone, so that it takes no other task with it.
+          is_full = crashes > 0 and #tasks > 0
+            or #tasks >= room and (crashes > 0 or not pace or pace > budget_us)
+          if is_full then break end
           local body = redis.pcall("GET", BODY .. id)
-          if not body or type(body) == "table" then
+          if type(body) ~= "string" then
             bodiless[#bodiless + 1] = id
           else
-            if #tasks > 0 and bytes + #body > max_bytes then
-              is_full = true
-              break
-            end
             bytes = bytes + #body
+            is_full = #tasks > 0 and bytes > max_bytes
+            if is_full then break end
+            local n = #tasks + 1
+            ids[n], hashes[n], taken[id] = id, task, true
+            tasks[n] = { id, type_, queue, body, attempts + 1, tonumber(fields[3]) or 1, crashes,
+              fields[6] and tonumber(fields[6]) or 0, math.max(0, now_ms - ready_at) }
             if pace then budget_us = budget_us - pace end
-            taken[id] = true
-            ids[#ids + 1] = id
-            tasks[#tasks + 1] = described(id, fields, queue, body, (tonumber(fields[3]) or 0) + 1)
-            if suspect then is_full = true end
+            is_full = crashes > 0 or n >= limit
           end
         end
         popped = popped + 1
-        if is_full or #tasks >= limit then
-          is_full = true
-          break
-        end
+        if is_full then break end
       end
-
-      -- The first write: a full server lets it pass, and with it the rest.
       if popped > 0 then redis.call("LTRIM", pending, 0, -popped - 1) end
       scanned = scanned + popped
-      for _, id in ipairs(ghosts) do
-        expire(id, TASK .. id, redis.call("HGET", TASK .. id, "idem"), retention_ms)
-        redis.call("HINCRBY", GHOSTS, queue, -1)
-      end
-      if strays > 0 then count("strays", strays) end
-      for _, id in ipairs(bad) do
-        to_corrupt(id)
-        dropped[#dropped + 1] = { id, "its task is missing or unreadable" }
-      end
-      for _, id in ipairs(bodiless) do
-        to_dead(id, '{"type":"PayloadMissing","message":"the payload is no longer stored"}',
-          redis.call("HGET", TASK .. id, "waited"))
-        dropped[#dropped + 1] = { id, "its payload is missing; it is dead now" }
-      end
       if #peeked < want then break end
-    end
-    if not is_paused then
-      local left = redis.pcall("LLEN", pending)
-      if type(left) == "number" and left > 0 then wake(queue) end
     end
   end
 
   if #tasks > 0 then
-    local last = tonumber(redis.call("GET", root .. "token") or 0)
-    token = string.format("%.0f", math.max(last + 1, now_us))
-    redis.call("SET", root .. "token", token)
-    for i, task in ipairs(tasks) do
-      redis.call("HSET", TASK .. task[1], "status", "processing", "token", token,
-        "attempts", task[5], "started_at", now_ms)
-      leases[2 * i - 1], leases[2 * i] = expiry, task[1]
+    local expiry, leases = text(now_ms + lease_ms), {}
+    redis.call("SET", TOKEN, token)
+    for n, task in ipairs(tasks) do
+      redis.call("HSET", hashes[n], "status", "processing", "token", token,
+        "attempts", task[5], "started_at", now)
+      leases[2 * n - 1], leases[2 * n] = expiry, ids[n]
     end
     redis.call("ZADD", PROCESSING, unpack(leases))
-    redis.call("SET", record_key, seq .. " " .. token .. " " .. table.concat(ids, " "), "PX", 4 * lease_ms)
+    redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
+      "PX", text(4 * lease_ms))
   end
-  return { "ok", token or "0", tasks, dropped }
+
+  for _, ghost in ipairs(ghosts) do drop_ghost(ghost[1], ghost[2], retention_ms) end
+  for _, id in ipairs(bad) do
+    to_corrupt(id)
+    dropped[#dropped + 1] = { id, "its task is missing or unreadable" }
+  end
+  for _, id in ipairs(bodiless) do
+    to_dead(id, TASK .. id, '{"type":"PayloadMissing","message":"the payload is no longer stored"}',
+      redis.call("HGET", TASK .. id, "waited"))
+    dropped[#dropped + 1] = { id, "its payload is missing; it is dead now" }
+  end
+  if strays > 0 then count("strays", strays) end
+  for q = first_queue, last_queue do
+    local queue = ARGV[q]
+    if not closed[queue] and has_tasks(queue) then wake(queue) end
+  end
+  write_sets()
+  return { "ok", #tasks > 0 and token or "0", tasks, dropped }
 end

@@ -1,0 +1,29 @@
+-- lists: putting ids on the pending lists, and the wake-up tokens. A script cannot block, so workers block
+-- on lists of tokens. One token a queue is enough: who takes it and leaves tasks behind puts it back.
+
+local function is_paused(queue) return redis.pcall("SISMEMBER", PAUSED, queue) == 1 end
+
+local function wake(queue)
+  if redis.pcall("LLEN", WAKE .. queue) == 0 then redis.call("LPUSH", WAKE .. queue, 1) end
+end
+
+local function wake_unless_paused(queue)
+  if not is_paused(queue) then wake(queue) end
+end
+
+-- What is no list counts as tasks too: whoever claims next sets it aside.
+local function has_tasks(queue) return redis.pcall("LLEN", PENDING .. queue) ~= 0 end
+
+-- Something that is no list is out of the way from then on, and can be looked at.
+local function set_aside(queue)
+  redis.call("RENAME", PENDING .. queue, root .. "misplaced:" .. queue)
+end
+
+-- `command` is LPUSH for the end of the queue, RPUSH for its head.
+local function push(command, queue, ids)
+  local pushed = redis.pcall(command, PENDING .. queue, unpack(ids))
+  if type(pushed) == "table" then
+    set_aside(queue)
+    redis.call(command, PENDING .. queue, unpack(ids))
+  end
+end

@@ -1,0 +1,15 @@
+-- outage: keepers say that they live by renewing and reaping. After a silence of all of them nobody reaps
+-- for one lease: the leases ran out because nobody could renew them, and keepers come back one by one.
+
+local SILENCE_MS = 5000
+
+-- Notes that a keeper is here; tells whether reaping has to wait.
+local function is_holding(lease_ms)
+  local seen = redis.call("HMGET", REAPER, "last", "hold")
+  local last, hold = tonumber(seen[1]), tonumber(seen[2]) or 0
+  if not last or now_ms - last > math.min(SILENCE_MS, lease_ms / 2) then hold = now_ms + lease_ms end
+  -- A clock that was set back does not make the hold longer.
+  hold = math.min(hold, now_ms + lease_ms)
+  redis.call("HSET", REAPER, "last", now, "hold", text(hold))
+  return now_ms < hold
+end
