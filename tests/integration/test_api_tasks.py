@@ -106,7 +106,8 @@ def test_a_task_is_accepted_and_can_be_seen_at_its_location(api: Api) -> None:
     shown = api.http("GET", reply.headers["location"]).json
     assert shown == {
         "id": reply.json["id"], "type": "plain", "queue": "default", "status": "pending",
-        "payload": {"value": 7}, "attempts": 0, "crashes": 0, "losses": 0, "max_attempts": 3, "created_at": shown["created_at"],
+        "payload": {"value": 7}, "attempts": 0, "crashes": 0, "losses": 0, "max_attempts": 3,
+        "created_at": shown["created_at"],
     }  # fmt: skip
     created = datetime.fromisoformat(shown["created_at"])
     assert shown["created_at"].endswith("Z")
@@ -152,7 +153,8 @@ def test_a_delay_is_from_zero_to_a_year(api: Api) -> None:
 
 ODD_VALUES = [
     2**63 - 1, -(2**63), 2**64 - 1, 2**53 + 1, 393087288629462191, 0.1, 1e-7, -0.0, 1e308, [], {}, [[]],
-    {"a": []}, None, "", True, "\0", "\x1b[31m", "\u202e", "😀", "\\ud800", {"": {"": 1}}, {"__proto__": 1, "é": [None]},
+    {"a": []}, None, "", True, "\0", "\x1b[31m", "\u202e", "😀", "\\ud800", {"": {"": 1}},
+    {"__proto__": 1, "é": [None]},
 ]  # fmt: skip
 
 
@@ -607,7 +609,7 @@ def test_a_wrong_wait_is_refused(api: Api, wait: str) -> None:
 
 
 def test_many_waits_share_a_connection_and_leave_threads_for_others(
-    api: Api, server: Server, broker: Broker, claim: Callable[[], Lease], redis_client: redis.Redis
+    api: Api, broker: Broker, claim: Callable[[], Lease], redis_client: redis.Redis
 ) -> None:
     ids = [submit(api).json["id"] for _ in range(20)]
     leases = [claim() for _ in ids]
@@ -616,11 +618,7 @@ def test_many_waits_share_a_connection_and_leave_threads_for_others(
         waiting = [pool.submit(api.http, "GET", f"/tasks/{id}?wait=20", timeout=40) for id in ids * 4]
         until(lambda: sum(one.done() for one in waiting) >= 80 - 24, 10, "the answers of those without room")
         until(lambda: len(redis_client.pubsub_channels()) > 0, 10)
-        assert (
-            redis_client.info("clients")["pubsub_clients"] == 1
-            if "pubsub_clients" in redis_client.info("clients")
-            else True
-        )
+        assert len(redis_client.client_list(_type="pubsub")) == 1
         began = time.monotonic()
         assert api.http("GET", "/healthz").status == 200
         assert submit(api).status == 202
@@ -706,8 +704,8 @@ def test_what_stays_is_seen_once_while_other_tasks_move(
     "query",
     [
         "limit=0", "limit=-1", "limit=x", "limit=1.5", "limit=", "limit=%C2%B2", "status=lost", "status=",
-        "type=a%20b", "queue=%0a", "cursor=x", "cursor=", "cursor=%00", "cursor=W10", "cursor=WyJkZWFkIiwiIiwiIiwiIl0",
-        "statsu=dead", "limit=1&limit=2", "cursor=" + "A" * 5_000,
+        "type=a%20b", "queue=%0a", "cursor=x", "cursor=", "cursor=%00", "cursor=W10",
+        "cursor=WyJkZWFkIiwiIiwiIiwiIl0", "statsu=dead", "limit=1&limit=2", "cursor=" + "A" * 5_000,
     ],
 )  # fmt: skip
 def test_wrong_parameters_are_refused(api: Api, query: str) -> None:
