@@ -61,6 +61,7 @@ class Events:
         self.process = dict(process)
         self._rank = RANK[level]
         self._is_json = format == "json"
+        self._value = _json if self._is_json else _bare
         self._known_dropped = sink.dropped
         self._second: tuple[int, str] = (-1, "")
         self._names: dict[str, str] = {}
@@ -170,17 +171,21 @@ class Events:
         return "".join(f" {name}={_bare(value)}" for name, value in given)
 
     def _error(self, error_type: str, message: str | None) -> str:
-        fields: dict[str, object] = {"error_type": error_type[:NAME_LIMIT]}
+        kind = self._names.get(error_type) or self._name(error_type)
+        told = ""
         if message is not None:
             # Masked before it is cut: a cut might take the @ by which a password is known.
-            fields["error_message"] = _shortened(mask_url(message[: 4 * MESSAGE_LIMIT]), MESSAGE_LIMIT)
-        return self._render(fields)
+            text = message if len(message) <= MESSAGE_LIMIT else mask_url(message[: 4 * MESSAGE_LIMIT])
+            told = self._value(_shortened(text, MESSAGE_LIMIT))
+        if self._is_json:
+            return f',"error_type":{kind},"error_message":{told}' if told else f',"error_type":{kind}'
+        return f" error_type={kind} error_message={told}" if told else f" error_type={kind}"
 
     def _name(self, name: str) -> str:
         if len(self._names) > 1000:
             self._names.clear()
         short = name[:NAME_LIMIT]
-        rendered = _json(short) if self._is_json else _bare(short)
+        rendered = self._value(short)
         self._names[name] = rendered
         return rendered
 
