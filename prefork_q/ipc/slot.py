@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final
 
 from prefork_q.ipc import stats
-from prefork_q.ipc.stats import BOUNDS, Held, Histogram, Running, Second, SlotSnapshot, TypeStats
+from prefork_q.ipc.stats import BOUNDS, Held, Histogram, Running, Second, SlotNumbers, SlotSnapshot, TypeStats
 
 STATES: Final = ("starting", "ready", "draining")
 IDLE: Final = 0
@@ -67,6 +67,7 @@ class WorkerSlot:
     """The view of one worker's slot; every process may make one, each writes only its own part."""
 
     __slots__ = (
+        "_all_held",
         "_at",
         "_beat",
         "_bytes",
@@ -109,6 +110,7 @@ class WorkerSlot:
         self._entry = tuple(first + i * _HELD_WORDS * 8 for i in range(held))
         self._entry_words = tuple(offset // 8 for offset in self._entry)
         self._is_held = tuple(offset + _IS_HELD for offset in self._entry)
+        self._all_held = slice(first + _IS_HELD, first + held * _HELD_WORDS * 8, _HELD_WORDS * 8)
         self._pack_processor = _PROCESSOR.pack_into
         self._pack_held = _HELD.pack_into
         self._beat = at + _BEAT
@@ -310,16 +312,31 @@ class WorkerSlot:
 
     def holds(self) -> list[Held]:
         """What the worker has claimed and not yet committed or given back."""
-        entries = (self._read_held(index) for index in range(self.held) if self._bytes[self._is_held[index]])
+        flags = self._bytes[self._all_held].tolist()
+        entries = (self._read_held(index) for index, is_held in enumerate(flags) if is_held)
         return [entry for entry in entries if entry is not None]
 
     def counter(self, counter: int) -> int:
         return self._words[self._counters + counter]
 
+    def held_count(self) -> int:
+        """How many entries `holds` would return."""
+        return sum(self._bytes[self._all_held].tolist())
+
+    def counters(self) -> tuple[int, ...]:
+        return tuple(self._words[self._counters : self._counters + stats.COUNTERS].tolist())
+
+    def numbers(self) -> SlotNumbers:
+        """Return a copy of all numbers."""
+        return SlotNumbers(
+            counters=self.counters(),
+            types=self._read_types(),
+            waits=self._read_waits(),
+            seconds=self.seconds(),
+        )
+
     def snapshot(self) -> SlotSnapshot:
         """Return a copy of everything."""
-        types = self._read_names(_TYPE_NAMES, stats.MAX_TYPES)
-        queues = self._read_names(_QUEUE_NAMES, stats.MAX_QUEUES)
         return SlotSnapshot(
             incarnation=self.incarnation,
             generation=self.generation,
@@ -329,12 +346,12 @@ class WorkerSlot:
             last_beat=self.last_beat,
             rss_bytes=self.rss_bytes,
             pss_bytes=self.pss_bytes,
-            counters=tuple(self._words[self._counters : self._counters + stats.COUNTERS]),
-            types={name: self._read_type(index) for index, name in types},
-            waits={name: self._read_histogram(self._waits + index * _WAIT_WORDS) for index, name in queues},
-            seconds=self.seconds(),
             running=tuple(self.running()),
             holds=tuple(self.holds()),
+            counters=self.counters(),
+            types=self._read_types(),
+            waits=self._read_waits(),
+            seconds=self.seconds(),
         )
 
     def seconds(self) -> tuple[Second, ...]:
@@ -364,6 +381,15 @@ class WorkerSlot:
                 return Held(index, _text(first[0]), first[1], first[2], renewed_at)
         return None
 
+    def _read_types(self) -> dict[str, TypeStats]:
+        return {
+            name: self._read_type(index) for index, name in self._read_names(_TYPE_NAMES, stats.MAX_TYPES)
+        }
+
+    def _read_waits(self) -> dict[str, Histogram]:
+        names = self._read_names(_QUEUE_NAMES, stats.MAX_QUEUES)
+        return {name: self._read_histogram(self._waits + index * _WAIT_WORDS) for index, name in names}
+
     def _read_type(self, index: int) -> TypeStats:
         at = self._types + index * _TYPE_WORDS
         counts = tuple(self._words[at : at + stats.TYPE_COUNTERS])
@@ -383,8 +409,9 @@ class WorkerSlot:
         for index in range(limit - 1):
             start = 8 * (self._at + at + index * _NAME_WORDS)
             name = bytes(self._bytes[start : start + stats.NAME_BYTES]).rstrip(b"\0")
-            if name:
-                names.append((index, name.decode(errors="replace")))
+            if not name:
+                break
+            names.append((index, name.decode(errors="replace")))
         return [*names, (limit - 1, stats.OTHER)]
 
 

@@ -124,9 +124,19 @@ class Second(NamedTuple):
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSnapshot:
-    """A copy of a worker's slot. Exact once the worker is dead; see `scoreboard` for the living."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotNumbers:
+    """The numbers of a worker's slot."""
+
+    counters: tuple[int, ...]
+    types: Mapping[str, TypeStats]
+    waits: Mapping[str, Histogram]
+    seconds: tuple[Second, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSnapshot(SlotNumbers):
+    """A copy of a worker's slot. Exact once the worker is dead; see `slot` for the living."""
 
     incarnation: str
     generation: int
@@ -136,9 +146,5 @@ class SlotSnapshot:
     last_beat: float
     rss_bytes: int
     pss_bytes: int
-    counters: tuple[int, ...]
-    types: Mapping[str, TypeStats]
-    waits: Mapping[str, Histogram]
-    seconds: tuple[Second, ...]
     running: tuple[Running, ...]
     holds: tuple[Held, ...]

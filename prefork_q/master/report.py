@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.ipc.stats import Histogram
 from prefork_q.master.children import Place, Slots
 from prefork_q.master.settings import MasterSettings
@@ -85,7 +87,7 @@ class Report:
 
     def metrics(self, now: float) -> dict[str, Any]:
         """Return the numbers of this node since its master began; none of the totals ever falls."""
-        total = self._sums()
+        total = self._folded.plus(slot.numbers() for slot in self._living())
         roles = [role.counters() for role in self._board.roles()]
         states = Counter(_state(self._board, place) for place in self._slots.workers)
         return {
@@ -123,20 +125,20 @@ class Report:
             "totals": self._totals(now),
         }
 
-    def _sums(self) -> Totals:
-        living = [self._board.worker(p.number) for p in self._slots.workers if p.child is not None]
-        return self._folded.plus(slot.snapshot() for slot in living)
+    def _living(self) -> list[WorkerSlot]:
+        return [self._board.worker(p.number) for p in self._slots.workers if p.child is not None]
 
     def _totals(self, now: float) -> dict[str, int]:
-        total = self._sums()
-        completed, failed = total.per_minute(now)
+        living = self._living()
+        counters = self._folded.counted(slot.counters() for slot in living)
+        completed, failed = self._folded.per_minute(now, chain.from_iterable(s.seconds() for s in living))
         return {
-            "completed": total.counters[stats.COMPLETED],
-            "failed": total.counters[stats.FAILED],
-            "retried": total.counters[stats.RETRIED],
-            "dead": total.counters[stats.DEAD],
-            "released": total.counters[stats.RELEASED],
-            "crashes": total.crashes,
+            "completed": counters[stats.COMPLETED],
+            "failed": counters[stats.FAILED],
+            "retried": counters[stats.RETRIED],
+            "dead": counters[stats.DEAD],
+            "released": counters[stats.RELEASED],
+            "crashes": self._folded.crashes,
             "completed_per_minute": completed,
             "failed_per_minute": failed,
         }
@@ -161,7 +163,7 @@ class Report:
                 }
                 for entry in running
             ],
-            "held": len(slot.holds()) if child is not None else 0,
+            "held": slot.held_count() if child is not None else 0,
             "completed": slot.counter(stats.COMPLETED) if child is not None else 0,
             "failed": slot.counter(stats.FAILED) if child is not None else 0,
             "rss_bytes": slot.rss_bytes if child is not None else 0,

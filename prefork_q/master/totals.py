@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from prefork_q.ipc import stats
-from prefork_q.ipc.stats import Histogram, SlotSnapshot, TypeStats
+from prefork_q.ipc.stats import Histogram, Second, SlotNumbers, TypeStats
 
 MINUTE = 60
 
@@ -22,7 +22,7 @@ class Totals:
         self.crashes = 0
         self.restarts: Counter[str] = Counter()
 
-    def fold(self, slot: SlotSnapshot) -> None:
+    def fold(self, slot: SlotNumbers) -> None:
         """Add the numbers of a slot, once, after its process was waited for."""
         for index, n in enumerate(slot.counters):
             self.counters[index] += n
@@ -36,7 +36,7 @@ class Totals:
         newest = max(self.seconds, default=0)
         self.seconds = {at: ended for at, ended in self.seconds.items() if at > newest - stats.RING}
 
-    def plus(self, living: Iterable[SlotSnapshot]) -> Totals:
+    def plus(self, living: Iterable[SlotNumbers]) -> Totals:
         """Return the sums with the living slots; this object stays as it is."""
         total = Totals()
         total.counters = list(self.counters)
@@ -49,7 +49,12 @@ class Totals:
             total.fold(slot)
         return total
 
-    def per_minute(self, now: float) -> tuple[int, int]:
-        """Return (completed, failed) of the 60 s up to boot time `now`."""
-        recent = [ended for second, ended in self.seconds.items() if now - MINUTE < second <= now]
-        return sum(completed for completed, _ in recent), sum(failed for _, failed in recent)
+    def counted(self, living: Iterable[tuple[int, ...]]) -> list[int]:
+        """Return the counters with those of the living, without the rest."""
+        return [sum(column) for column in zip(self.counters, *living, strict=True)]
+
+    def per_minute(self, now: float, living: Iterable[Second] = ()) -> tuple[int, int]:
+        """Return (completed, failed) of the 60 s up to boot time `now`, with those of the living."""
+        folded = (Second(second, *ended) for second, ended in self.seconds.items())
+        recent = [ended for ended in (*folded, *living) if now - MINUTE < ended.second <= now]
+        return sum(ended.completed for ended in recent), sum(ended.failed for ended in recent)

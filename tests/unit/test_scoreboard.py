@@ -62,8 +62,10 @@ def test_a_held_entry_lives_until_it_is_dropped(slot: WorkerSlot) -> None:
         10.0,
         0.0,
     )
+    assert slot.held_count() == 1
     slot.drop(2)
     assert slot.holds() == []
+    assert slot.held_count() == 0
 
 
 def test_a_renewal_moves_the_start_of_the_lease(slot: WorkerSlot) -> None:

@@ -63,3 +63,11 @@ def test_a_minute_is_the_last_sixty_seconds() -> None:
     assert len(totals.seconds) == 2
     totals.fold(slot_with(5, at=1_000.0).snapshot())
     assert list(totals.seconds) == [1000]
+
+
+def test_what_the_status_shows_is_the_same_without_adding_all_up() -> None:
+    totals, dead, living = Totals(), slot_with(3, at=100.0), slot_with(4, at=110.0)
+    totals.fold(dead.snapshot())
+    sums = totals.plus([living.numbers()])
+    assert totals.counted([living.counters()]) == sums.counters
+    assert totals.per_minute(120.0, living.seconds()) == sums.per_minute(120.0) == (7, 2)
