@@ -19,7 +19,7 @@ from prefork_q.errors import ConfigurationError, Invalid
 from prefork_q.keys import NAME, NAME_RULE
 from prefork_q.retry import Retry
 from prefork_q.schema import PayloadSchema
-from prefork_q.signature import read_signature
+from prefork_q.signature import Signature, read_signature
 from prefork_q.strict_json import encode
 from prefork_q.submission import NewTask, check_max_attempts, check_name, check_timeout
 from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
@@ -44,6 +44,7 @@ class Handler(Generic[P, R]):
     Attributes:
         name: the type.
         function: the function itself.
+        entry: the same, taking everything by keyword, the context too.
         queue, max_attempts, timeout, retry: the policy.
         context_parameter: the parameter that gets the context, None if there is none.
         arguments: turns a payload, as JSON text, into keyword arguments; raises InvalidPayload.
@@ -78,21 +79,18 @@ class Handler(Generic[P, R]):
         self._schema = PayloadSchema(name, self._signature)
         self.arguments = self._schema.arguments
         self.context_parameter = self._signature.context
+        self.entry = _by_keyword(function, self._signature)
         # Without its attributes, which might be called as ours.
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    def call(self, arguments: dict[str, Any], context: TaskContext | None) -> Any:
+    def call(self, arguments: dict[str, Any], context: TaskContext) -> Any:
         """Call the function with what `arguments()` returned, and with the context if it wants it."""
-        function: Callable[..., Any] = self.function
-        if self.context_parameter is None:
-            return function(**arguments)
-        if self._signature.is_context_positional:
-            return function(context, **arguments)
-        arguments[self.context_parameter] = context
-        return function(**arguments)
+        if self.context_parameter is not None:
+            arguments[self.context_parameter] = context
+        return self.entry(**arguments)
 
     def validate(self, payload: bytes) -> dict[str, Any]:
         """Return the arguments that a payload, as JSON text, stands for.
@@ -172,6 +170,17 @@ class Prepared(Generic[P]):
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Return a task for `Client.submit_many`; see `Handler.new`."""
         return replace(self._handler.new(*args, **kwargs), **self._options)
+
+
+def _by_keyword(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    if not signature.is_context_positional:
+        return function
+    context = signature.context
+
+    def entry(**arguments: Any) -> Any:
+        return function(arguments.pop(context), **arguments)
+
+    return entry
 
 
 def check_policy(name: str, policy: Policy) -> None:

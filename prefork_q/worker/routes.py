@@ -30,7 +30,7 @@ def routes(app: App) -> Mapping[bytes, Route]:
         name.encode(): Route(
             type=name.encode(),
             name=name,
-            function=handler.function,
+            function=handler.entry,
             arguments=handler.arguments,
             context_parameter=handler.context_parameter,
             retry=handler.retry,
