@@ -173,9 +173,9 @@ class Prepared(Generic[P]):
 
 
 def _by_keyword(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    if not signature.is_context_positional:
-        return function
     context = signature.context
+    if context is None or not signature.is_context_positional:
+        return function
 
     def entry(**arguments: Any) -> Any:
         return function(arguments.pop(context), **arguments)
