@@ -225,7 +225,6 @@ class Children:
         terminated: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
         slot.state = "ready"
-        birth.channel.send(Ready())
         slot.add_for(0, stats.COMPLETED, 5)
         slot.tick(boot_time(), 5, 0)
         if switches.is_set("worker_holds_tasks"):
@@ -234,6 +233,7 @@ class Children:
             slot.start(0, TASK, b"sleep", 1, 7, boot_time())
         if switches.is_set("worker_has_subprocess"):
             _start_orphan()
+        birth.channel.send(Ready())
         is_told = False
         while not (terminated or is_told) or switches.is_set("worker_ignores_drain"):
             slot.beat(boot_time())
