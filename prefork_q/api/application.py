@@ -55,7 +55,7 @@ class Application:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def close(self) -> None:
-        """Let requests that wait for something be answered now; called when the server drains."""
+        """Let requests that wait for something be answered now. The server calls it when it drains."""
         self._on_close()
 
     def _answer(self, environ: dict[str, Any]) -> Answer:

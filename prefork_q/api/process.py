@@ -94,7 +94,6 @@ class ApiProcess:
         gc.freeze()
         _log_through(self._events)
         limits = Limits(body=body_limit(self._config.payload_limit))
-        self._application = application
         self._server = Server(application, self._listeners, limits, on_turn=self._slot.beat)
         self._server.watch(self._wake_reader, self._wake)
         self._server.watch(self._birth.channel.fileno(), self._hear)
@@ -123,7 +122,6 @@ class ApiProcess:
     def _drain(self, seconds: float, cause: str) -> None:
         self._events.emit("draining", cause=cause, seconds=seconds)
         self._server.drain(max(0.0, seconds - FLUSH_TIME))
-        self._application.close()
 
     def _fail(self, reason: str, trace: str) -> int:
         if not self._say(Failed(reason, trace)):

@@ -5,18 +5,14 @@ Whatever is wrong becomes a `Problem` that says what to mend.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from prefork_q.api.problems import Flaw, Problem
 from prefork_q.errors import Invalid
-from prefork_q.inspector import Cursor
 from prefork_q.strict_json import decode, escape_pointer
 from prefork_q.submission import IDEMPOTENCY_KEY
 
@@ -208,42 +204,6 @@ def instant(text: str) -> float:
         return moment.timestamp() + float(f"0.{match[7] or 0}")
     except (ValueError, OverflowError):
         raise ValueError("there is no such date or time") from None
-
-
-def write_cursor(cursor: Cursor | None) -> str | None:
-    """Return a cursor as text that goes into a URL as it is."""
-    if cursor is None:
-        return None
-    text = json.dumps([cursor.index, cursor.queue, cursor.at, cursor.after], separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def read_cursor(text: str | None, is_meant: Callable[[Cursor], bool]) -> Cursor | None:
-    """Return the cursor that `write_cursor` made for the same listing.
-
-    Raises:
-        Problem: it is something else.
-    """
-    if text is None:
-        return None
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        fields = decode(raw, max_depth=1)
-    except (binascii.Error, ValueError, Invalid):
-        raise wrong_cursor() from None
-    if not isinstance(fields, list) or len(fields) != 4 or not all(isinstance(one, str) for one in fields):
-        raise wrong_cursor()
-    cursor = Cursor(*fields)
-    is_begun = cursor.at != "" and cursor.after != ""
-    if (is_begun and not re.fullmatch(r"-?\d{1,18}(\.\d{1,9})?", cursor.at, re.ASCII)) or not is_meant(
-        cursor
-    ):
-        raise wrong_cursor()
-    return cursor
-
-
-def wrong_cursor() -> Problem:
-    return Problem(422, "the parameter cursor is not one of this listing: take it from `next` of a page")
 
 
 def refuse_other_origins(environ: Environ) -> None:

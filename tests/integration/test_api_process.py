@@ -1,0 +1,300 @@
+"""The api process: birth, drain, signals, and what it says while Redis is away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prefork_q.connection import connect
+from prefork_q.inspector import Inspector
+from prefork_q.keys import Keys
+from tests.support.api import Api
+from tests.support.http import problem
+from tests.support.server import Server
+from tests.support.until import until
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def new_api(keys: Keys, tmp_path: Path) -> Iterator[Callable[..., Api]]:
+    made: list[Api] = []
+
+    def new(url: str, **options: object) -> Api:
+        made.append(Api(url, tmp_path / f"api-{len(made)}", **{"namespace": keys.namespace} | options))
+        return made[-1]
+
+    yield new
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(server: Server, new_api: Callable[..., Api]) -> Api:
+    return new_api(server.url).start()
+
+
+def is_refused(api: Api) -> bool:
+    try:
+        api.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_it_has_its_title_and_no_sockets_but_its_own(api: Api) -> None:
+    process = psutil.Process(api.pid)
+    api.http("GET", "/tasks")
+
+    assert process.cmdline()[0] == "prefork-q: api"
+    listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert [one.laddr.port for one in listening] == [api.port]
+
+
+@pytest.mark.parametrize("order", ["drain 5", "hang up", "SIGTERM"])
+def test_it_drains_when_told_when_terminated_and_when_its_master_is_gone(api: Api, order: str) -> None:
+    with api.connect() as idle:
+        idle.sendall(GET)
+        assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+
+        if order == "SIGTERM":
+            api.send(signal.SIGTERM)
+        else:
+            api.tell(order)
+
+        assert api.exit_code() == 0
+        assert time.monotonic() - began < 2
+        assert idle.recv(65_536) == b""
+    assert is_refused(api)
+    assert api.events("stopped")
+
+
+def test_requests_in_flight_are_answered_before_it_ends(api: Api) -> None:
+    id = api.http("POST", "/tasks", {"type": "plain"}).json["id"]
+    with ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(api.http, "GET", f"/tasks/{id}?wait=50", timeout=60) for _ in range(20)]
+        time.sleep(0.5)
+        began = time.monotonic()
+        api.tell("drain 10")
+        replies = [one.result(10) for one in waiting]
+
+    assert {(reply.status, reply.json["status"]) for reply in replies} == {(200, "pending")}
+    assert {reply.headers.get("connection") for reply in replies} == {"close"}
+    assert api.exit_code() == 0
+    assert time.monotonic() - began < 3
+
+
+def test_nothing_that_was_accepted_is_lost_in_a_drain_under_load(
+    api: Api, server: Server, keys: Keys
+) -> None:
+    accepted: list[str] = []
+    is_over = threading.Event()
+
+    def submit() -> None:
+        while not is_over.is_set():
+            try:
+                reply = api.http("POST", "/tasks", {"type": "plain"})
+            except OSError:
+                # Refused or closed: then the client knows nothing, and may ask again.
+                continue
+            assert reply.status == 202
+            accepted.append(reply.json["id"])
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(accepted) > 50, 10)
+    api.tell("drain 10")
+    assert api.exit_code() == 0
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+    inspector = Inspector(connect(server.url), keys)
+    assert all(inspector.get(id) is not None for id in accepted)
+
+
+def test_a_request_that_never_arrives_whole_does_not_hold_up_a_drain(api: Api) -> None:
+    with api.connect() as connection:
+        connection.sendall(b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        time.sleep(0.2)
+        began = time.monotonic()
+        api.tell("drain 30")
+        assert api.exit_code() == 0
+
+    assert time.monotonic() - began < 4
+
+
+def test_a_drain_is_bounded_whatever_redis_does(own_server: Server, new_api: Callable[..., Api]) -> None:
+    api = new_api(own_server.url).start()
+    api.http("POST", "/tasks", {"type": "plain"})
+    own_server.pause()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            stuck = [pool.submit(api.raw, b"GET /tasks HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(4)]
+            time.sleep(0.3)
+            began = time.monotonic()
+            api.tell("drain 1")
+            assert api.exit_code() == 0
+            assert time.monotonic() - began < 2
+            assert [one.result(10) for one in stuck] == [[]] * 4
+    finally:
+        own_server.resume()
+    assert api.events("stopped")[0]["requests_cut"] == 4
+
+
+def test_signals_of_the_terminal_and_the_group_do_nothing(api: Api) -> None:
+    for name in ("INT", "QUIT", "HUP", "TSTP", "CONT", "TTIN", "TTOU", "USR1", "USR2", "WINCH"):
+        api.send(signal.Signals[f"SIG{name}"])
+    time.sleep(0.2)
+
+    assert psutil.Process(api.pid).status() != psutil.STATUS_STOPPED
+    assert api.http("GET", "/healthz").status == 200
+
+
+def test_handlers_that_cannot_be_imported_are_told_to_the_master(
+    server: Server, new_api: Callable[..., Api], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise RuntimeError('not today')\n")
+    api = new_api(server.url, target=f"{broken}:app")
+
+    word = api.begin()
+
+    assert "not today" in word["failed"]
+    assert api.exit_code() == 78
+
+
+def test_it_begins_while_redis_is_away_and_goes_on_when_it_is_back(
+    own_server: Server, new_api: Callable[..., Api]
+) -> None:
+    own_server.kill()
+    api = new_api(own_server.url).start()
+    id = "01a227f4-944d-7407-9c4f-0afb90b9c9e5"
+    requests = [
+        ("POST", "/tasks", {"type": "plain"}),
+        ("POST", "/tasks/batch", {"tasks": [{"type": "plain"}]}),
+        ("GET", f"/tasks/{id}", None),
+        ("GET", f"/tasks/{id}?wait=5", None),
+        ("GET", "/tasks", None),
+        ("POST", f"/tasks/{id}/cancel", None),
+        ("GET", "/dead", None),
+        ("POST", f"/dead/{id}/retry", None),
+        ("POST", "/dead/retry", None),
+        ("DELETE", f"/dead/{id}", None),
+        ("GET", "/queues", None),
+        ("POST", "/queues/default/pause", None),
+        ("GET", "/readyz", None),
+        ("GET", "/metrics", None),
+    ]
+    for method, path, body in requests:
+        reply = api.http(method, path, body)
+        assert reply.status == 503, path
+        assert int(reply.headers["retry-after"]) >= 1, path
+        problem(reply)
+    assert api.http("GET", "/healthz").status == 200
+    assert api.http("POST", "/tasks", {"type": "nobody"}).status == 422
+
+    own_server.start()
+    for method, path, body in requests[:1] + requests[4:5] + requests[6:7] + requests[10:11]:
+        assert api.http(method, path, body).status in (200, 202), path
+
+
+def test_after_a_restart_of_redis_no_request_meets_a_stale_connection(
+    own_server: Server, new_api: Callable[..., Api]
+) -> None:
+    api = new_api(own_server.url).start()
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda _: api.http("POST", "/tasks", {"type": "plain"}), range(100)))
+        own_server.restart()
+        replies = list(pool.map(lambda _: api.http("POST", "/tasks", {"type": "plain"}), range(100)))
+
+    assert {reply.status for reply in replies} == {202}
+
+
+def test_a_wait_outlives_a_restart_of_redis(own_server: Server, new_api: Callable[..., Api]) -> None:
+    api = new_api(own_server.url).start()
+    id = api.http("POST", "/tasks", {"type": "plain"}).json["id"]
+    client = own_server.client()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.http, "GET", f"/tasks/{id}?wait=40", timeout=50)
+        until(lambda: client.pubsub_channels(), 10)
+        own_server.restart()
+        again = own_server.client()
+        until(lambda: again.pubsub_channels(), 10)
+        began = time.monotonic()
+        assert api.http("POST", f"/tasks/{id}/cancel").status == 200
+        assert waiting.result(10).json["status"] == "cancelled"
+
+    assert time.monotonic() - began < 3
+
+
+def test_a_redis_that_is_full_refuses_submissions_and_serves_the_rest(
+    new_server: Callable[..., Server], new_api: Callable[..., Api]
+) -> None:
+    server = new_server(is_persistent=False)
+    api = new_api(server.url).start()
+    id = api.http("POST", "/tasks", {"type": "plain"}).json["id"]
+    server.client().config_set("maxmemory", 1)
+
+    reply = api.http("POST", "/tasks", {"type": "plain"})
+
+    assert reply.status == 503
+    assert "full" in problem(reply)["detail"]
+    assert int(reply.headers["retry-after"]) >= 1
+    assert api.http("GET", f"/tasks/{id}").json["status"] == "pending"
+    assert api.http("POST", f"/tasks/{id}/cancel").status == 200
+
+
+def test_forgotten_scripts_are_loaded_again(own_server: Server, new_api: Callable[..., Api]) -> None:
+    api = new_api(own_server.url).start()
+    for _ in range(2):
+        assert api.http("POST", "/tasks", {"type": "plain"}).status == 202
+        assert api.http("GET", "/metrics").status == 200
+        own_server.client().script_flush()
+
+
+def test_a_mistake_of_ours_is_a_500_and_a_line_in_the_log(
+    own_server: Server, new_api: Callable[..., Api], keys: Keys
+) -> None:
+    api = new_api(own_server.url).start()
+    # A number that nobody can read: it is in no way the client's fault.
+    own_server.client().hset(keys("totals"), "submitted", "many")
+
+    reply = api.http("GET", "/metrics", headers={"Accept": "application/json"})
+
+    assert reply.status == 500
+    assert "many" not in problem(reply)["detail"]
+    (event,) = api.events("request_failed")
+    assert (event["method"], event["path"], event["level"]) == ("GET", "/metrics", "error")
+    assert "ValueError" in event["traceback"]
+    assert api.http("GET", "/healthz").status == 200
+
+
+def test_it_serves_with_few_descriptors(server: Server, new_api: Callable[..., Api]) -> None:
+    api = new_api(server.url).start()
+    _, hard = psutil.Process(api.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert hard > 64
+    connections: list[socket.socket] = []
+    try:
+        for _ in range(1_050):
+            connections.append(api.connect())
+        began = time.monotonic()
+        for connection in connections:
+            connection.close()
+        assert api.http("GET", "/healthz").status == 200
+        assert time.monotonic() - began < 10
+    finally:
+        for connection in connections:
+            connection.close()
+    assert os.path.exists(f"/proc/{api.pid}")
