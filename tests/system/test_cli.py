@@ -23,8 +23,6 @@ from tests.support.until import until
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
-README = Path(__file__).parents[2] / "README.md"
-
 
 @pytest.fixture
 def environ() -> dict[str, str]:
@@ -50,9 +48,11 @@ def program(tmp_path: Path, environ: dict[str, str]) -> Program:
 def embedded(tmp_path: Path) -> Iterator[Node]:
     """A node with the embedded server, its own folder as the current one."""
     node = Node(None, tmp_path / "node", embedded=True)
-    yield node.start()
-    node.close()
-    print(node.log_end())
+    try:
+        yield node.start()
+    finally:
+        node.close()
+        print(node.log_end())
 
 
 # -- the program as such
@@ -376,15 +376,3 @@ def submitted(node: Node) -> str | None:
         return node.submit("add", {"a": 1, "b": 2})
     except OSError:
         return None
-
-
-# -- the README
-
-
-def test_the_table_of_options_in_the_readme_is_that_of_the_program() -> None:
-    text = README.read_text()
-
-    for option in OPTIONS:
-        if option.kind != "argument":
-            default = option.default or ""
-            assert f"| `{option.flag}` | {default} | {option.help} |" in text, option.flag
