@@ -50,8 +50,8 @@ def test_the_quick_start_works(node: Node, tmp_path: Path) -> None:
     assert json.loads(ran.stdout) == ANSWER, ran.stderr
 
     program = subprocess.run(
-        [sys.executable, "-c", CLIENT], cwd=tmp_path, env=without_settings() | settings(tmp_path), capture_output=True, text=True,
-        check=False, timeout=30,
+        [sys.executable, "-c", CLIENT], cwd=tmp_path, env=without_settings() | settings(tmp_path),
+        capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
     assert program.stdout.strip() == str(ANSWER), program.stderr
 
