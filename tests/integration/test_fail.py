@@ -1,0 +1,119 @@
+"""fail: the handler raised; the task is delayed for its retry, dead, or cancelled if that was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefork_q.broker import Broker, Settlement
+from prefork_q.errors import Stale
+from prefork_q.states import Status
+from tests.support.state import State
+
+ERROR = b'{"type":"ValueError","message":"no"}'
+
+
+def test_with_attempts_left_the_task_is_delayed(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, attempts=1)
+
+    broker.fail(id, 7, ERROR, delay=40)
+
+    assert state.status(id) is Status.DELAYED
+    assert state.due_in(id) == pytest.approx(40, abs=2)
+    assert (state.task(id)["error"], state.task(id)["attempts"]) == (ERROR.decode(), "1")
+    assert (state.total("failed"), state.total("retried"), state.total("dead")) == (1, 1, 0)
+    assert state.is_mover_told()
+
+
+def test_with_none_left_it_is_dead_and_kept(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, idempotency_key="k")
+
+    broker.fail(id, 7, ERROR, delay=None)
+
+    assert state.status(id) is Status.DEAD
+    assert state.ids("dead") == [id]
+    assert state.lifetimes(id, "k") == [None, None, None]
+    assert (state.total("failed"), state.total("retried"), state.total("dead")) == (1, 0, 1)
+
+
+def test_a_cancellation_asked_for_makes_it_cancelled(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, is_cancel_requested=True)
+
+    broker.fail(id, 7, ERROR, delay=40)
+
+    assert state.status(id) is Status.CANCELLED
+    assert state.lifetimes(id) == pytest.approx([86_400] * 2, abs=5)
+    assert (state.total("failed"), state.total("cancelled")) == (1, 1)
+
+
+def test_the_last_failure_is_dead_even_so(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, is_cancel_requested=True)
+
+    broker.fail(id, 7, ERROR, delay=None)
+
+    assert state.status(id) is Status.DEAD
+
+
+@pytest.mark.parametrize("status", ["pending", "delayed", "processing", "succeeded", "dead", "cancelled"])
+@pytest.mark.parametrize("delay", [None, 40])
+def test_a_stale_fail_changes_nothing(
+    broker: Broker, state: State, status: str, delay: float | None
+) -> None:
+    id = state.seed(status, token=7)
+    before = state.snapshot()
+
+    with pytest.raises(Stale):
+        broker.fail(id, 6, ERROR, delay=delay)
+
+    assert state.snapshot() == before
+
+
+@pytest.mark.parametrize("delay", [None, 40])
+@pytest.mark.parametrize("is_cancel_requested", [False, True])
+def test_the_same_fail_again_is_accepted_and_changes_nothing(
+    broker: Broker, state: State, delay: float | None, is_cancel_requested: bool
+) -> None:
+    id = state.seed("processing", token=7, is_cancel_requested=is_cancel_requested)
+    broker.fail(id, 7, ERROR, delay=delay)
+    before = state.snapshot()
+
+    broker.fail(id, 7, ERROR, delay=delay)
+
+    assert state.snapshot() == before
+
+
+def test_the_same_fail_again_is_accepted_when_the_task_is_due_already(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7)
+    broker.fail(id, 7, ERROR, delay=0)
+    broker.promote()
+
+    broker.fail(id, 7, ERROR, delay=0)
+
+    assert state.status(id) is Status.PENDING
+    assert state.total("failed") == 1
+
+
+def test_a_fail_after_the_complete_of_the_same_lease_is_stale(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7)
+
+    words = broker.settle([
+        Settlement("complete", id.encode(), 7, 5, b"1"),
+        Settlement("fail", id.encode(), 7, 5, ERROR, 100),
+    ])  # fmt: skip
+
+    assert words == ["ok", "stale"]
+    assert state.status(id) is Status.SUCCEEDED
+
+
+def test_one_bad_entry_of_a_batch_is_refused_alone(broker: Broker, state: State) -> None:
+    retried, dead, stale = (state.seed("processing", token=7) for _ in range(3))
+
+    words = broker.settle([
+        Settlement("fail", retried.encode(), 7, 5, ERROR, 100),
+        Settlement("fail", stale.encode(), 8, 5, ERROR, 100),
+        Settlement("fail", dead.encode(), 7, 5, ERROR, ""),
+    ])  # fmt: skip
+
+    assert words == ["ok", "stale", "ok"]
+    assert [state.status(id) for id in (retried, stale, dead)] == [
+        Status.DELAYED, Status.PROCESSING, Status.DEAD,
+    ]  # fmt: skip
