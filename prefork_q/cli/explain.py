@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from prefork_q.inspector import Inspector, NodeInfo
+from prefork_q.ipc.stats import MAX_QUEUES, MAX_TYPES
 from prefork_q.presentation import timestamp
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
@@ -77,11 +78,17 @@ def _of_delayed(task: TaskRecord, now: float) -> Reason:
 
 
 def _of_nodes(task: TaskRecord, nodes: list[NodeInfo]) -> list[Reason]:
-    if not any(node.ready for node in nodes):
-        return [Reason("no_worker", "no worker of any node is ready")]
+    live = [node for node in nodes if node.ready]
+    if not live:
+        return [Reason("no_worker", "no node has told of a ready worker")]
     reasons = []
-    if not any(task.queue in node.queues for node in nodes if node.ready):
+    if not any(_may_have(task.queue, node.queues, MAX_QUEUES) for node in live):
         reasons.append(Reason("no_worker_for_queue", f"no live worker works on queue {task.queue}"))
-    if not any(task.type in node.types for node in nodes if node.ready):
+    if not any(_may_have(task.type, node.types, MAX_TYPES) for node in live):
         reasons.append(Reason("unknown_type", f"no live worker knows the type {task.type}"))
     return reasons
+
+
+def _may_have(name: str, told: tuple[str, ...], most: int) -> bool:
+    """Whether a node has this name among those that it told, or more than it could tell."""
+    return name in told or len(told) >= most - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -81,7 +81,8 @@ def _print_rich(headers: Sequence[str], rows: list[list[str]], numbers: Sequence
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
-        table.add_column(header, justify="right" if header in numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if header in numbers else "left"
+        table.add_column(header, justify=justify, overflow="fold", no_wrap=header == "id")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
@@ -99,9 +100,9 @@ def elapsed(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def mebibytes(size: int) -> str:
-    """Return a number of bytes as MiB."""
-    return f"{size / 1024**2:,.1f} MiB"
+def mebibytes(size: int) -> str | None:
+    """Return a number of bytes as MiB; None for 0, which is not known yet."""
+    return f"{size / 1024**2:,.1f} MiB" if size else None
 
 
 def cause(value: Any) -> str:

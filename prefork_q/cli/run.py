@@ -114,7 +114,7 @@ def announce(config: Config, store: StoreSettings | None, names: list[str], even
     if store is not None:
         events.emit(
             "embedded_server", level="warning", server=str(store.binary), state_dir=str(config.state_dir),
-            detail="no Redis URL is given: this node runs its own server, and keeps the tasks in that folder",
+            detail="this node runs its own server; the tasks are kept in that folder, or give --redis-url",
         )  # fmt: skip
         if config.log_file is not None:
             print(f"prefork-q: embedded {store.binary}, state in {config.state_dir}", file=sys.stderr)

@@ -8,6 +8,8 @@ from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import Scoreboard
 
 INTERVAL = 5.0
+STARTING = 0.5
+"""Seconds between two words of a node without a ready worker: the first one is soon told."""
 SILENCE = 60.0
 """Seconds without a word after which a node is taken off the list."""
 
@@ -30,11 +32,12 @@ class Registrar:
         self._is_warned = False
 
     def run(self, now: float) -> float:
-        layout = self._broker.register(self._node, self._info(), silence=SILENCE)
+        info = self._info()
+        layout = self._broker.register(self._node, info, silence=SILENCE)
         if layout != LAYOUT and not self._is_warned:
             self._is_warned = True
             self._events.emit("layout_differs", level="error", stored=layout, ours=LAYOUT)
-        return now + INTERVAL
+        return now + (INTERVAL if info["ready"] else STARTING)
 
     def _info(self) -> dict[str, object]:
         living = [slot for slot in self._board.workers() if slot.is_alive]

@@ -246,6 +246,17 @@ def test_explain_says_that_nobody_works_on_it(cli: Cli, client: Client, broker: 
     assert set(reasons(cli, id)) == {"next"}
 
 
+def test_explain_does_not_accuse_a_node_with_more_types_than_it_can_tell(
+    cli: Cli, client: Client, broker: Broker
+) -> None:
+    id = client.submit("add", {}).id
+    types = [f"type-{n}" for n in range(63)]
+
+    broker.register("n", {"ready": 1, "types": types, "queues": ["default"]})
+
+    assert set(reasons(cli, id)) == {"next"}
+
+
 def test_explain_says_until_when_a_task_is_delayed(cli: Cli, client: Client) -> None:
     id = client.submit("add", {}, delay=3600).id
 
