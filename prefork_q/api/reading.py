@@ -215,19 +215,15 @@ def refuse_other_origins(environ: Environ) -> None:
     Raises:
         Problem: the request would change something and comes from another origin.
     """
-    if environ["REQUEST_METHOD"] in SAFE_METHODS:
-        return
-    site = environ.get("HTTP_SEC_FETCH_SITE")
-    if site in ("same-origin", "none"):
-        return
-    origin = environ.get("HTTP_ORIGIN")
-    if site is None and (origin is None or _host_of(origin) == environ.get("HTTP_HOST", "").lower()):
-        return
-    raise Problem(403, "pages of other sites may not change anything here")
+    site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
+    is_own = site in ("same-origin", "none") if site else not origin or _is_host(origin, environ)
+    if not is_own and environ["REQUEST_METHOD"] not in SAFE_METHODS:
+        raise Problem(403, "pages of other sites may not change anything here")
 
 
-def _host_of(origin: str) -> str | None:
+def _is_host(origin: str, environ: Environ) -> bool:
     try:
-        return urlsplit(origin).netloc.lower()
+        host = urlsplit(origin).netloc.lower()
     except ValueError:
-        return None
+        return False
+    return host != "" and host == environ.get("HTTP_HOST", "").lower()
