@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, unquote, urlsplit
+
 from prefork_q.app import App, load_app
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.errors import ConfigurationError
@@ -28,16 +30,24 @@ def load_handlers(config: Config) -> App:
 def require_same_place(app: App, config: Config) -> None:
     """Refuse an app that names another server or namespace: it would submit where nobody works."""
     url = effective_redis_url(config)
-    if app.redis_url is not None and app.redis_url != url:
+    if app.redis_url is not None and database_of(app.redis_url) != database_of(url):
         raise ConfigurationError(
             f"the app says {mask_url(app.redis_url)}, this node uses {mask_url(url)}: "
-            "give both the same --redis-url, or let the app say none"
+            "give the node the same --redis-url, or let the app say none"
         )
     if app.namespace is not None and app.namespace != config.namespace:
         raise ConfigurationError(
             f"the app says namespace {app.namespace}, this node uses {config.namespace}: "
-            "give both the same --namespace, or let the app say none"
+            "give the node the same --namespace, or let the app say none"
         )
+
+
+def database_of(url: str) -> tuple[str, str]:
+    """Return what tells one database from another: server and number, however the URL spells them."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return unquote(parts.path), parse_qs(parts.query).get("db", ["0"])[0]
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}", parts.path.strip("/") or "0"
 
 
 def run_template_hooks(app: App) -> None:

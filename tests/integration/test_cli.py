@@ -43,7 +43,7 @@ def cli(
     monkeypatch.setenv("PREFORK_Q_NAMESPACE", keys.namespace)
 
     def call(*arguments: str, stdin: str = "") -> Ran:
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         capfd.readouterr()
         code = run(list(arguments))
         return Ran(code, *capfd.readouterr())
@@ -101,6 +101,12 @@ def test_the_same_idempotency_key_gives_the_same_task(cli: Cli) -> None:
 
     assert first.out == again.out
     assert (other.code, other.out) == (2, "")
+
+
+def test_a_payload_may_come_from_stdin(cli: Cli, client: Client) -> None:
+    ran = cli("task", "submit", "add", "-", stdin='{"a": "ä"}')
+
+    assert client.get(ran.out.strip()).payload == {"a": "ä"}
 
 
 @pytest.mark.parametrize("payload", ["{", "[1]", "7", '{"a": NaN}', '{"a": 1, "a": 2}'])
