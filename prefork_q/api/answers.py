@@ -20,11 +20,15 @@ class Answer:
 
 
 class Route(NamedTuple):
-    """An endpoint: `function` takes the WSGI environment and the parts of the path that `rule` names."""
+    """An endpoint: `function` takes the WSGI environment and the parts of the path that `rule` names.
+
+    Without Redis one that needs it is not even called, once it is known that Redis does not answer.
+    """
 
     method: str
     rule: str
     function: Callable[..., Answer]
+    needs_redis: bool = True
 
 
 def json_answer(document: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import bottle
 
 from prefork_q.api.answers import Answer, Route
+from prefork_q.api.breaker import Breaker
 from prefork_q.api.problems import Problem, problem_of
 from prefork_q.api.reading import Environ, refuse_other_origins
 from prefork_q.errors import PreforkQError, Unavailable
@@ -28,17 +30,19 @@ class Application:
         self,
         routes: Iterable[Route],
         events: Events,
+        breaker: Breaker,
         *,
         on_unavailable: Callable[[str], None] = lambda kind: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._events = events
+        self._breaker = breaker
         self._on_unavailable = on_unavailable
         self._on_close = on_close
         # bottle finds the function; what it would make of errors and answers is for browsers.
         self._router = bottle.Router()
         for route in routes:
-            self._router.add(route.rule, route.method, route.function)
+            self._router.add(route.rule, route.method, route)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         try:
@@ -60,10 +64,10 @@ class Application:
 
     def _answer(self, environ: dict[str, Any]) -> Answer:
         try:
-            function, arguments = self._find(environ)
+            route, arguments = self._find(environ)
             refuse_other_origins(environ)
-            answer: Answer = function(environ, **arguments)
-            return answer
+            call = partial(route.function, environ, **arguments)
+            return self._breaker.run(call) if route.needs_redis else call()
         except Problem:
             raise
         except PreforkQError as error:
@@ -76,7 +80,7 @@ class Application:
         except Exception as error:
             raise self._failed(environ) from error
 
-    def _find(self, environ: Environ) -> tuple[Callable[..., Answer], dict[str, str]]:
+    def _find(self, environ: Environ) -> tuple[Route, dict[str, str]]:
         """Return the endpoint of this request and the parts of its path.
 
         Raises:
@@ -88,7 +92,7 @@ class Application:
             raise Problem(400, "the path is not UTF-8 in percent-encoding") from None
         method = environ["REQUEST_METHOD"]
         try:
-            found: tuple[Callable[..., Answer], dict[str, str]] = self._router.match(
+            found: tuple[Route, dict[str, str]] = self._router.match(
                 {"REQUEST_METHOD": method, "PATH_INFO": path}
             )
             return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from prefork_q.api.application import Application
+from prefork_q.api.breaker import Breaker
 from prefork_q.api.dead import Dead
 from prefork_q.api.endings import Endings
 from prefork_q.api.health import Health
@@ -54,7 +55,7 @@ def create_app(
     broker = Broker(client, keys, Limits(retention=config.retention, max_crashes=config.max_crashes))
     inspector = Inspector(client, keys)
     endings = Endings(url, keys, broker, room=WAITING_ROOM)
-    node = Node(config.ctl_socket)
+    node, breaker = Node(config.ctl_socket), Breaker()
     tasks = Tasks(
         broker,
         inspector,
@@ -67,12 +68,13 @@ def create_app(
         tasks,
         Dead(broker, inspector),
         Queues(broker, inspector),
-        Metrics(inspector, node),
+        Metrics(inspector, node, breaker),
         Health(inspector, node),
     )
     return Application(
         [route for part in parts for route in part.routes()],
         events or default_events(config),
+        breaker,
         on_unavailable=on_unavailable,
         on_close=endings.close,
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prefork_q.api.answers import Answer, Route, json_answer
 from prefork_q.api.node import Node
 from prefork_q.api.problems import Problem
 from prefork_q.api.reading import Environ
 from prefork_q.errors import PreforkQError, Unavailable
 from prefork_q.inspector import Inspector
+
+ALIVE: Final = "/healthz"
+"""The server has a thread of its own for it: it is answered whatever holds up the others."""
 
 
 class Health:
@@ -18,7 +23,10 @@ class Health:
         self._node = node
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/healthz", self.alive), Route("GET", "/readyz", self.ready)]
+        return [
+            Route("GET", ALIVE, self.alive, needs_redis=False),
+            Route("GET", "/readyz", self.ready),
+        ]
 
     def alive(self, environ: Environ) -> Answer:
         """Asks nobody: it says that this process answers."""

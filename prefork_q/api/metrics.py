@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.breaker import Breaker
 from prefork_q.api.node import Node
 from prefork_q.api.reading import Environ
 from prefork_q.errors import Unavailable
@@ -39,20 +40,21 @@ PER_TYPE = (
 class Metrics:
     """`GET /metrics`."""
 
-    def __init__(self, inspector: Inspector, node: Node) -> None:
+    def __init__(self, inspector: Inspector, node: Node, breaker: Breaker) -> None:
         self._inspector = inspector
         self._node = node
+        self._breaker = breaker
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", self.show)]
+        return [Route("GET", "/metrics", self.show, needs_redis=False)]
 
     def show(self, environ: Environ) -> Answer:
         accepted = environ.get("HTTP_ACCEPT", "")
         if prefers_json(accepted):
-            return json_answer(totals(self._inspector.counts()))
+            return json_answer(totals(self._breaker.run(self._inspector.counts)))
         node = self._node.metrics()
         try:
-            counts = self._inspector.counts()
+            counts = self._breaker.run(self._inspector.counts)
         except Unavailable:
             # What the node can tell without Redis matters most just then.
             if node is None:

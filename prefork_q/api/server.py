@@ -21,6 +21,7 @@ from waitress.task import ThreadedTaskDispatcher
 
 from prefork_q.api.application import Application
 from prefork_q.api.connection import Connection, Limits
+from prefork_q.api.health import ALIVE
 
 __all__ = ["Limits", "Server"]
 
@@ -37,10 +38,18 @@ class Listener:
     channel_class = Connection
     is_draining = False
     limits: Limits
+    probes: ThreadedTaskDispatcher
+    """Answers the one probe that must not wait for a thread."""
+    task_dispatcher: ThreadedTaskDispatcher
     socket: Any
     accepting: bool
     active_channels: dict[int, Connection]
     del_channel: Callable[[], None]
+
+    def add_task(self, connection: Connection) -> None:
+        """Let a thread answer the first request of a connection."""
+        is_probe = connection.requests[0].path == ALIVE
+        (self.probes if is_probe else self.task_dispatcher).add_task(connection)
 
     def maintenance(self, now: float) -> None:
         """Close the connections that have had their time. Called once a turn, by the loop."""
@@ -109,6 +118,8 @@ class Server:
         self._deadline: float | None = None
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(limits.threads)
+        self._probes = ThreadedTaskDispatcher()
+        self._probes.set_thread_count(1)
         adjustments = Adjustments(
             ident="prefork-q",
             max_request_body_size=limits.body + 1,
@@ -181,6 +192,7 @@ class Server:
             sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()),
         )
         listener.limits = self._limits
+        listener.probes = self._probes
         return listener
 
 

@@ -222,6 +222,31 @@ def test_after_a_restart_of_redis_no_request_meets_a_stale_connection(
     assert {reply.status for reply in replies} == {202}
 
 
+def test_a_redis_that_hangs_holds_up_neither_the_probe_nor_later_refusals(
+    own_server: Server, new_api: Callable[..., Api]
+) -> None:
+    api = new_api(own_server.url).start()
+    api.http("GET", "/tasks")
+    own_server.pause()
+    try:
+        with ThreadPoolExecutor(64) as pool:
+            stuck = [pool.submit(api.http, "GET", "/tasks", timeout=30) for _ in range(64)]
+            time.sleep(0.3)
+            began = time.monotonic()
+            assert api.http("GET", "/healthz").status == 200
+            assert time.monotonic() - began < 1
+            assert {one.result().status for one in stuck} == {503}
+        times = []
+        for _ in range(10):
+            began = time.monotonic()
+            assert api.http("POST", "/tasks", {"type": "plain"}).status == 503
+            times.append(time.monotonic() - began)
+        assert sorted(times)[5] < 0.5
+    finally:
+        own_server.resume()
+    until(lambda: api.http("POST", "/tasks", {"type": "plain"}).status == 202, 5)
+
+
 def test_a_wait_outlives_a_restart_of_redis(own_server: Server, new_api: Callable[..., Api]) -> None:
     api = new_api(own_server.url).start()
     id = api.http("POST", "/tasks", {"type": "plain"}).json["id"]

@@ -1,0 +1,56 @@
+"""Keeps requests from piling up behind a Redis that takes commands and does not answer.
+
+Each such request holds a thread until its time limit; soon all would be held, and clients would wait
+for long only to be refused. So after one has waited in vain the others are refused at once, and one a
+second may try whether Redis is back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from prefork_q.errors import Unavailable
+
+T = TypeVar("T")
+
+PAUSE = 1.0
+"""Seconds between two tries."""
+
+
+class Breaker:
+    """Runs what needs Redis. Used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next_try: float | None = None
+        """While Redis does not answer: when somebody may try again (monotonic)."""
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Return what `function` returns.
+
+        Raises:
+            Unavailable: by itself, or Redis did not answer others a moment ago.
+        """
+        self._enter()
+        try:
+            result = function()
+        except Unavailable as error:
+            if error.kind == "timeout":
+                with self._lock:
+                    self._next_try = time.monotonic() + PAUSE
+            raise
+        with self._lock:
+            self._next_try = None
+        return result
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._next_try is None:
+                return
+            now = time.monotonic()
+            if now < self._next_try:
+                raise Unavailable("Redis does not answer; it is tried again each second", kind="timeout")
+            self._next_try = now + PAUSE
