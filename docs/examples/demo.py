@@ -67,7 +67,7 @@ def main() -> int:
         console.print(table)
     if options.json:
         options.json.write_text(json.dumps(as_json(summary), indent=1) + "\n", encoding="utf-8")
-    return 0 if summary.counters.succeeded == len(tree.files) and not summary.counters.dead else 1
+    return 1 if summary.failed else 0
 
 
 def parse_arguments() -> argparse.Namespace:
