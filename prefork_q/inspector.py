@@ -6,7 +6,7 @@ however many tasks there are (sums: a little for each queue; pages: a bounded nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import orjson
 
 from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
 from prefork_q.keys import Keys
+from prefork_q.records import pairs, read_record
 from prefork_q.scripts import scripts
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
@@ -141,7 +142,7 @@ class Inspector:
             delayed=delayed,
             dead=dead,
             queues=tuple(sorted((_queue(entry) for entry in queues), key=lambda queue: queue.name)),
-            totals={name.decode(): int(value) for name, value in _pairs(totals)},
+            totals={name.decode(): int(value) for name, value in pairs(totals)},
             completed_per_minute=completed,
             failed_per_minute=failed,
         )
@@ -149,7 +150,7 @@ class Inspector:
     def get(self, id: str) -> TaskRecord | None:
         """Return a task, None if there is none of this id."""
         entries = self._call("show", id)
-        return _record(entries[0]) if entries else None
+        return read_record(entries[0]) if entries else None
 
     def page(
         self,
@@ -174,7 +175,7 @@ class Inspector:
                 "page", place.index, place.queue, place.at, place.after,
                 limit - len(tasks), SCAN, PAGE_BYTES, status or "", type or "", queue or "",
             )  # fmt: skip
-            tasks += [record for entry in entries if (record := _record(entry)) is not None]
+            tasks += [record for entry in entries if (record := read_record(entry)) is not None]
             if after:
                 place = replace(place, at=at.decode(), after=after.decode())
             else:
@@ -220,7 +221,7 @@ class Inspector:
         (seconds, _), said = self._together(("TIME",), ("HGETALL", f"{self._root}nodes"))
         flat = [part for pair in said.items() for part in pair] if isinstance(said, dict) else said
         nodes = []
-        for name, text in _pairs(flat):
+        for name, text in pairs(flat):
             at_ms, _, info = text.partition(b" ")
             if int(seconds) - int(at_ms) / 1000 <= NODE_SILENCE:
                 nodes.append(_node(name.decode(), orjson.loads(info)))
@@ -298,52 +299,3 @@ def _queue(entry: list[Any]) -> QueueCounts:
         submitted,
         None if age_ms < 0 else age_ms / 1000,
     )
-
-
-def _record(entry: list[Any]) -> TaskRecord | None:
-    """Return the task of an answer of `show` or `page`; None for one that cannot be read."""
-    id, body, flat = entry
-    fields = dict(_pairs(flat))
-    try:
-        return TaskRecord(
-            id=id.decode(),
-            type=fields[b"type"].decode(),
-            queue=fields[b"queue"].decode(),
-            status=Status(fields[b"status"].decode()),
-            payload=_json(body) if body else None,
-            attempts=int(fields.get(b"attempts", 0)),
-            crashes=int(fields.get(b"crashes", 0)),
-            losses=int(fields.get(b"losses", 0)),
-            max_attempts=int(fields[b"max_attempts"]),
-            created_at=int(fields[b"created_at"]) / 1000,
-            started_at=_seconds(fields, b"started_at"),
-            finished_at=_seconds(fields, b"finished_at"),
-            run_at=_seconds(fields, b"run_at"),
-            timeout=_seconds(fields, b"timeout_ms"),
-            result=_json(fields[b"result"]) if b"result" in fields else None,
-            error=_object(fields.get(b"error")),
-            progress=_object(fields.get(b"progress")),
-            is_cancel_requested=b"cancel" in fields,
-        )
-    except (KeyError, ValueError):
-        # A record that somebody else has spoilt: claim sets such a task aside as corrupt.
-        return None
-
-
-def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _seconds(fields: Mapping[bytes, bytes], name: bytes) -> float | None:
-    return int(fields[name]) / 1000 if name in fields else None
-
-
-def _json(text: bytes) -> Any:
-    return orjson.loads(text)
-
-
-def _object(text: bytes | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    value = _json(text)
-    return value if isinstance(value, dict) else {"message": str(value)}
