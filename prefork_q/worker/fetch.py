@@ -104,6 +104,8 @@ class FetchLoop:
         self._has_more = True
         self._owes_claim = False
         self._only_free = False
+        self.wake_at: float | None = None
+        """Boot time at which a turn has to begin at the latest: the drain's deadline."""
         self.has_turned = False
         """Whether a claim was answered: the worker is ready."""
         self.is_gone = False
@@ -154,8 +156,7 @@ class FetchLoop:
         return not self._held and not self._commands.is_busy
 
     def turn(self) -> None:
-        """One turn: sleep until something happens, then do all that can be done now."""
-        self._sleep()
+        """One turn: do all that can be done now, then sleep until something happens."""
         now = boot_time()
         self._slot.beat(now)
         may_claim = self._life() and not self.is_gone
@@ -171,6 +172,7 @@ class FetchLoop:
             self._next_call(now, may_claim)
         if may_claim and self._wants_more and not self._has_more:
             self._wakes.arm(now)
+        self._sleep()
 
     def forget_fd(self, fd: int) -> None:
         """Poll a descriptor of `life_fds` no more: it would be readable for ever."""
@@ -242,9 +244,9 @@ class FetchLoop:
                 until = min(until, oldest.claimed_at + PATIENCE)
             if self._progress:
                 until = min(until, self._progress_at + PROGRESS_INTERVAL)
-        limit = self.pool.next_soft_limit()
-        if limit is not None:
-            until = min(until, limit)
+        for limit in (self.pool.next_soft_limit(), self.wake_at):
+            if limit is not None:
+                until = min(until, limit)
         return max(0.0, until - now)
 
     def _drain_pipe(self) -> None:

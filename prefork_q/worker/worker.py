@@ -189,6 +189,7 @@ class Worker:
             self._deadline = deadline
         else:
             self._deadline = min(self._deadline, deadline)
+        self._loop.wake_at = self._deadline - FLUSH_TIME
 
     def _is_done(self) -> bool:
         if self._deadline is None:
