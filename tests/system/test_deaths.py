@@ -23,7 +23,8 @@ def test_the_task_of_a_killed_worker_starts_again_at_once(start_node: StartNode,
 
     task = node.ended(id)
 
-    assert (task["status"], task["result"], task["crashes"], task["attempts"]) == ("succeeded", "survived", 1, 1)
+    assert (task["status"], task["result"]) == ("succeeded", "survived")
+    assert (task["crashes"], task["attempts"]) == (1, 1)
     died, again = ledger.starts(id)[0] + 0.3, ledger.starts(id)[1]
     # Far below the lease, which is what a task without a witness of its worker's death would wait for.
     assert again - died < 5
