@@ -52,6 +52,8 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
     """A request as it comes in; whatever could be read in two ways is refused."""
 
     refusal: Refusal | None = None
+    path = ""
+    """Empty as long as it is not known, which for a refused request may be for ever."""
     body_rcv: Any
     header_plus: bytes
 
