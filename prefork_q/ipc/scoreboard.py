@@ -19,6 +19,8 @@ _ROLES: Final = 1 + 16
 """The keeper, and api processes."""
 _BEAT: Final = 0
 _COUNTERS: Final = 8
+_STOOD_STILL: Final = 0
+"""Of the last place, the master's."""
 
 
 def boot_time() -> float:
@@ -73,12 +75,25 @@ class Scoreboard:
         self.threads = threads
         self.held = held
         words = slot_words(threads, held)
-        roles = -(-_ROLES * _ROLE_WORDS // 512) * 512
+        roles = -(-(_ROLES + 1) * _ROLE_WORDS // 512) * 512
         self._memory = mmap.mmap(-1, 8 * (roles + slots * words))
+        self._floats = memoryview(self._memory).cast("d")
         self._roles = tuple(RoleSlot(self._memory, i * _ROLE_WORDS) for i in range(_ROLES))
-        self._workers = tuple(
-            WorkerSlot(self._memory, roles + i * words, i, threads, held) for i in range(slots)
-        )
+        self._first = roles
+        self._words = words
+        self._workers: dict[int, WorkerSlot] = {}
+
+    @property
+    def stood_still(self) -> float:
+        """The seconds in all for which the node did not run (it was stopped, or the machine slept).
+
+        Written by the master alone, when it runs again. Time that is judged is reckoned without them.
+        """
+        return self._floats[_ROLES * _ROLE_WORDS + _STOOD_STILL]
+
+    @stood_still.setter
+    def stood_still(self, seconds: float) -> None:
+        self._floats[_ROLES * _ROLE_WORDS + _STOOD_STILL] = seconds
 
     @property
     def keeper(self) -> RoleSlot:
@@ -92,7 +107,17 @@ class Scoreboard:
         return self._roles
 
     def worker(self, slot: int) -> WorkerSlot:
+        # Made when it is used: most slots are for a scale that is never reached, and a view is large.
+        if slot not in self._workers:
+            if not 0 <= slot < self.slots:
+                raise IndexError(f"there is no slot {slot}")
+            at = self._first + slot * self._words
+            self._workers[slot] = WorkerSlot(self._memory, at, slot, self.threads, self.held)
         return self._workers[slot]
 
-    def workers(self) -> tuple[WorkerSlot, ...]:
-        return self._workers
+    def workers(self) -> list[WorkerSlot]:
+        """Return the slots that were ever opened."""
+        return [self.worker(slot) for slot in range(self.slots) if self._was_opened(slot)]
+
+    def _was_opened(self, slot: int) -> bool:
+        return self._memory[8 * (self._first + slot * self._words)] != 0

@@ -1,10 +1,10 @@
 """A worker's slot of the scoreboard: written with plain stores, readable after any death.
 
 Who writes what (nobody else, so there is no lock):
-  master            incarnation, generation, pid, alive
-  worker main       state, beat, names, counters, histograms, seconds, held entries, `idle`
+  master            incarnation, generation, place, pid, alive
+  worker main       state, beat, names, counters, histograms, seconds, held entries, `idle`, threads, baseline
   processor p       the entry of processor p (its thread, or the main thread on its behalf)
-  keeper            renewed / lost / cancel of held entries, rss and pss
+  keeper            renewed / lost / cancel of held entries, rss and pss, is stopped
 
 Consistency. `struct.pack_into` first clears its record and then stores its members in order, and
 the flag that makes a record valid is the last member. So whoever reads a record whose flag is set
@@ -32,8 +32,8 @@ RUNNING: Final = 1
 FINISHED: Final = 2
 """States of a processor: nothing; inside a handler; ran, outcome not committed yet."""
 
-# id, type, attempt, token, started_at, deadline, state
-_PROCESSOR: Final = Struct("@36s4x100s4xqqddB7x")
+# id, type, attempt, token, started_at, deadline, delay, state
+_PROCESSOR: Final = Struct("@36s4x100s4xqqdddB7x")
 # id, token, claimed_at, is held; then the keeper's words: renewed token, renewed at, lost, cancelled
 _HELD: Final = Struct("@36s4xqdB7x")
 _HELD_WORDS: Final = 12
@@ -46,8 +46,9 @@ _WAIT_WORDS: Final = stats.BUCKETS + 1
 
 # The layout of a slot, in words of 8 bytes.
 _INCARNATION_BYTES: Final = 128
-_GENERATION, _PID, _ALIVE, _STATE, _BEAT, _RSS, _PSS = range(16, 23)
-_COUNTERS: Final = 24
+_GENERATION, _PID, _ALIVE, _STATE, _BEAT, _RSS, _PSS, _BASELINE, _STOPPED, _MAIN_THREAD = range(16, 26)
+_PLACE: Final = 31
+_COUNTERS: Final = 32
 _SECONDS: Final = _COUNTERS + stats.COUNTERS
 _TYPE_NAMES: Final = _SECONDS + 3 * stats.RING
 _QUEUE_NAMES: Final = _TYPE_NAMES + _NAME_WORDS * stats.MAX_TYPES
@@ -59,7 +60,7 @@ _PAGE_WORDS: Final = 512
 
 def slot_words(threads: int, held: int) -> int:
     """Return the words of one slot, whole pages, so that no two workers write to one page."""
-    words = _PROCESSORS + threads * (_PROCESSOR.size // 8) + held * _HELD_WORDS
+    words = _PROCESSORS + threads * (_PROCESSOR.size // 8 + 1) + held * _HELD_WORDS
     return -(-words // _PAGE_WORDS) * _PAGE_WORDS
 
 
@@ -84,6 +85,7 @@ class WorkerSlot:
         "_processor_state",
         "_seconds",
         "_size",
+        "_threads",
         "_types",
         "_waits",
         "_words",
@@ -111,6 +113,7 @@ class WorkerSlot:
         self._entry_words = tuple(offset // 8 for offset in self._entry)
         self._is_held = tuple(offset + _IS_HELD for offset in self._entry)
         self._all_held = slice(first + _IS_HELD, first + held * _HELD_WORDS * 8, _HELD_WORDS * 8)
+        self._threads = first // 8 + held * _HELD_WORDS
         self._pack_processor = _PROCESSOR.pack_into
         self._pack_held = _HELD.pack_into
         self._beat = at + _BEAT
@@ -122,13 +125,22 @@ class WorkerSlot:
 
     # -- master ------------------------------------------------------------------------------------
 
-    def open(self, incarnation: str, generation: int) -> None:
-        """Clear the slot for a new incarnation; its predecessor is dead and its numbers are folded."""
+    def open(self, incarnation: str, generation: int, place: int | None = None) -> None:
+        """Clear the slot for a new incarnation; its predecessor is dead and its numbers are folded.
+
+        `place` is the number under which people know the worker; by default that of the slot.
+        """
         start, end = 8 * self._at, 8 * (self._at + self._size)
         self._bytes[start:end] = bytes(end - start)
         name = incarnation.encode()[:_INCARNATION_BYTES]
         self._bytes[start : start + len(name)] = name
         self._words[self._at + _GENERATION] = generation
+        self._words[self._at + _PLACE] = self.number if place is None else place
+
+    @property
+    def place(self) -> int:
+        """The number of the worker in log and status."""
+        return self._words[self._at + _PLACE]
 
     @property
     def incarnation(self) -> str:
@@ -175,6 +187,32 @@ class WorkerSlot:
     @property
     def last_beat(self) -> float:
         return self._floats[self._beat]
+
+    @property
+    def baseline_bytes(self) -> int:
+        """The resident memory when it became ready; 0 before."""
+        return self._words[self._at + _BASELINE]
+
+    @baseline_bytes.setter
+    def baseline_bytes(self, size: int) -> None:
+        self._words[self._at + _BASELINE] = size
+
+    @property
+    def main_thread(self) -> int:
+        """The identity of its main thread (`threading.get_ident`); 0 until it can be asked for stacks."""
+        return self._words[self._at + _MAIN_THREAD]
+
+    @main_thread.setter
+    def main_thread(self, ident: int) -> None:
+        self._words[self._at + _MAIN_THREAD] = ident
+
+    def thread_started(self, p: int, ident: int) -> None:
+        """Processor `p` is this thread from now on."""
+        self._words[self._threads + p] = ident
+
+    def thread_of(self, p: int) -> int:
+        """The identity of processor `p`'s thread, 0 before it was started."""
+        return self._words[self._threads + p]
 
     # -- worker: held entries ----------------------------------------------------------------------
 
@@ -229,6 +267,15 @@ class WorkerSlot:
         self._words[self._at + _RSS] = size
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the kernel says that the process is stopped (state T)."""
+        return self._words[self._at + _STOPPED] != 0
+
+    @is_stopped.setter
+    def is_stopped(self, stopped: bool) -> None:
+        self._words[self._at + _STOPPED] = int(stopped)
+
+    @property
     def pss_bytes(self) -> int:
         return self._words[self._at + _PSS]
 
@@ -247,10 +294,15 @@ class WorkerSlot:
         token: int,
         started_at: float,
         deadline: float = 0.0,
+        delay: float = -1.0,
     ) -> None:
-        """Processor `p` is about to call the handler; times are boot time, `deadline` 0 for none."""
+        """Processor `p` is about to call the handler; times are boot time.
+
+        `deadline`: when the process is killed for it, 0 for never; `delay`: the seconds until the next
+        attempt if that happens, negative if there is none left.
+        """
         self._pack_processor(
-            self._memory, self._processor[p], id, type, attempt, token, started_at, deadline, RUNNING
+            self._memory, self._processor[p], id, type, attempt, token, started_at, deadline, delay, RUNNING
         )
 
     def finished(self, p: int) -> None:
@@ -362,11 +414,14 @@ class WorkerSlot:
     def _read_processor(self, p: int) -> Running | None:
         for _ in range(3):
             first = _PROCESSOR.unpack_from(self._memory, self._processor[p])
-            if first[6] != RUNNING:
+            if first[7] != RUNNING:
                 return None
             if first == _PROCESSOR.unpack_from(self._memory, self._processor[p]):
-                id, type, attempt, token, started_at, deadline, _ = first
-                return Running(p, _text(id), _text(type), attempt, token, started_at, deadline)
+                id, type, attempt, token, started_at, deadline, delay, _ = first
+                return Running(
+                    p, _text(id), _text(type), attempt, token, started_at, deadline,
+                    delay if delay >= 0 else None,
+                )  # fmt: skip
         return None
 
     def _read_held(self, index: int) -> Held | None:

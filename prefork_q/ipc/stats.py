@@ -105,7 +105,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a processor runs. Times are boot time, s; `deadline` 0 if there is none."""
+    """What a processor runs. Times are boot time, s; `deadline` 0 if there is none.
+
+    `delay`: seconds until the next attempt if this one is ended at its deadline, None if there is none left.
+    """
 
     processor: int
     id: str
@@ -114,6 +117,7 @@ class Running:
     token: int
     started_at: float
     deadline: float
+    delay: float | None = None
 
 
 class Second(NamedTuple):
