@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -146,6 +146,10 @@ class State:
         """Let the time pass in which nobody reaps."""
         self._redis.hset(self.keys("reaper"), "hold", 0)
 
+    def unknown_for(self, id: str, seconds: float) -> None:
+        """Have the type of this task been unknown for so long."""
+        self._redis.hset(self.keys.task(id), "unknown_at", self.now_ms() - round(seconds * 1000))
+
     def last_token(self, token: int) -> None:
         """Have this token been the last, as after a clock that was set back."""
         self._redis.set(self.keys("token"), token)
@@ -223,20 +227,28 @@ class State:
     def snapshot(self, *, without: Iterable[str] = ()) -> dict[str, Any]:
         """Every key of the namespace but those named: its value, and whether it has a time to live."""
         left_out = {self.keys(name) for name in without}
-        found = {}
-        for raw in self._redis.scan_iter(match=f"{self.keys.root.replace('{', chr(92) + '{')}*", count=1000):
-            key = raw.decode()
-            if key not in left_out:
-                found[key.removeprefix(self.keys.root)] = (self._value(key), self._redis.pttl(key) > 0)
-        return found
+        pattern = self.keys.root.replace("{", "\\{") + "*"
+        names = {name.decode() for name in self._redis.scan_iter(match=pattern, count=1000)} - left_out
+        ordered = sorted(names)
+        types = self._all("type", ordered)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name, type_ in zip(ordered, types, strict=True):
+                READERS[type_](pipe, name)
+            values = pipe.execute()
+        lifetimes = self._all("pttl", ordered)
+        return {
+            name.removeprefix(self.keys.root): (_plain(type_, value), lifetime > 0)
+            for name, type_, value, lifetime in zip(ordered, types, values, lifetimes, strict=True)
+        }
 
-    def assert_sums(self) -> None:
+    def assert_sums(self, snapshot: dict[str, Any] | None = None) -> None:
         """Assert that the numbers add up, and that every task is in the one place that its status names.
 
         The rest of what must always hold is asserted too: no time to live for what is open or dead, one
-        for all that belongs to an ended task, no key that `keys.TABLE` does not know.
+        for all that belongs to an ended task, no key that `keys.TABLE` does not know. Given a snapshot it
+        looks at that.
         """
-        snapshot = self.snapshot()
+        snapshot = self.snapshot() if snapshot is None else snapshot
         for name, (value, has_ttl) in snapshot.items():
             rows = [row for row in TABLE if _matches(row.pattern, name)]
             assert len(rows) == 1, f"{name} is not in the table of keys"
@@ -282,20 +294,35 @@ class State:
         ended = {name: totals.get(name, 0) for name in ("completed", "cancelled", "removed")}
         assert totals.get("submitted", 0) == sum(now.values()) + sum(ended.values()), (totals, now)
 
-    def _value(self, key: str) -> Any:
-        match self._redis.type(key):
-            case b"string":
-                return self._redis.get(key).decode("utf-8", "replace")
-            case b"hash":
-                return _decoded(self._redis.hgetall(key))
-            case b"list":
-                return [one.decode() for one in self._redis.lrange(key, 0, -1)]
-            case b"zset":
-                return {one.decode(): score for one, score in self._redis.zrange(key, 0, -1, withscores=True)}
-            case b"set":
-                return {one.decode() for one in self._redis.smembers(key)}
-            case other:
-                raise AssertionError(f"{key} is a {other!r}")
+    def _all(self, command: str, names: list[str]) -> list[Any]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                getattr(pipe, command)(name)
+            answers: list[Any] = pipe.execute()
+        return answers
+
+
+READERS: dict[bytes, Callable[[Any, str], Any]] = {
+    b"string": lambda pipe, key: pipe.get(key),
+    b"hash": lambda pipe, key: pipe.hgetall(key),
+    b"list": lambda pipe, key: pipe.lrange(key, 0, -1),
+    b"zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
+    b"set": lambda pipe, key: pipe.smembers(key),
+}
+
+
+def _plain(type_: bytes, value: Any) -> Any:
+    match type_:
+        case b"string":
+            return value.decode("utf-8", "replace")
+        case b"hash":
+            return _decoded(value)
+        case b"list":
+            return [one.decode() for one in value]
+        case b"zset":
+            return {one.decode(): score for one, score in value}
+        case _:
+            return {one.decode() for one in value}
 
 
 def _type_of(value: Any) -> str:
