@@ -114,6 +114,14 @@ class Config(BaseModel):
     max_crashes: Annotated[
         Whole, Field(ge=0, le=1000), Opt("How many crashes of its worker a task survives.", "N")
     ] = 3
+    max_tasks: Annotated[
+        Whole | None, Field(ge=1, le=10**12), Opt("Recycle a worker after so many attempts.", "N")
+    ] = None
+    max_rss: Annotated[
+        Size | None,
+        Field(ge=1024**2, le=1024**5),
+        Opt("Recycle a worker that has grown by so much; half as much again: kill it.", "SIZE"),
+    ] = None
     preload: Annotated[
         Literal["auto", "on", "off"],
         Opt("Import the handlers once, before workers are forked.", None),

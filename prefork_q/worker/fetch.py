@@ -25,6 +25,7 @@ import orjson
 
 from prefork_q.broker import ClaimRequest, Lease, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.events import Events
+from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.commit import Ledger, settlement, take_batch
@@ -48,12 +49,16 @@ PROGRESS_INTERVAL: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """`worker` is the incarnation, in whose name is claimed. Durations are in seconds."""
+    """`worker` is the incarnation, in whose name is claimed. Durations are in seconds.
+
+    `max_tasks`: attempts that this worker may make in all, 0 for any number.
+    """
 
     worker: str
     threads: int
     lease: float
     limits: Limits
+    max_tasks: int = 0
 
 
 class FetchLoop:
@@ -149,6 +154,16 @@ class FetchLoop:
     def held(self) -> Sequence[Held]:
         """What is held, in the order of the claims."""
         return list(self._held.values())
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts it has made, those that are under way included."""
+        under_way = sum(held.is_started for held in self._held.values()) if self._settings.max_tasks else 0
+        return self._ended + under_way
+
+    @property
+    def _ended(self) -> int:
+        return self._slot.counter(stats.COMPLETED) + self._slot.counter(stats.FAILED)
 
     @property
     def is_idle(self) -> bool:
@@ -265,7 +280,13 @@ class FetchLoop:
     @property
     def _room(self) -> int:
         """How many tasks of any type could start at once."""
-        return max(0, self._settings.threads - self._unfinished)
+        return max(0, min(self._settings.threads - self._unfinished, self._allowance))
+
+    @property
+    def _allowance(self) -> int:
+        """How many tasks it may still take before it is recycled."""
+        most = self._settings.max_tasks
+        return most - self._ended - len(self._held) if most else MAX_CLAIM
 
     @property
     def _wants_more(self) -> bool:
@@ -284,7 +305,7 @@ class FetchLoop:
             if not self._only_free and budget > 0:
                 paces = self._paces.fast()
                 if paces:
-                    limit = min(len(self._free_entries), MAX_CLAIM)
+                    limit = min(len(self._free_entries), MAX_CLAIM, max(0, self._allowance))
                     budget_us = int(budget * 1e6)
         return ClaimRequest(
             settings.worker, self._seq, milliseconds(settings.lease), room, limit, budget_us,

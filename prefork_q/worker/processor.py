@@ -65,6 +65,7 @@ class Processor:
 
     def start(self) -> None:
         self.thread.start()
+        self._slot.thread_started(self.number, self.thread.ident or 0)
 
     @property
     def current(self) -> Held | None:
@@ -99,10 +100,13 @@ class Processor:
         if route is None:
             return self._unknown(held)
         timeout = lease.timeout_ms / 1_000 or route.timeout or 0.0
-        self._slot.start(
-            self.number, lease.id, lease.type, lease.attempt, lease.token, started,
-            started + timeout + self._grace if timeout else 0.0,
-        )
+        if timeout:
+            self._slot.start(
+                self.number, lease.id, lease.type, lease.attempt, lease.token, started,
+                started + timeout + self._grace, self._delay_of_hard_limit(held),
+            )  # fmt: skip
+        else:
+            self._slot.start(self.number, lease.id, lease.type, lease.attempt, lease.token, started)
         try:
             arguments = route.arguments(lease.body)
             if route.context_parameter is not None:
@@ -140,6 +144,13 @@ class Processor:
         else:
             delay = route.retry.delay(lease.attempt, self._rng)
         return self._outcome(held, failure, ran, delay)
+
+    def _delay_of_hard_limit(self, held: Held) -> float:
+        """Return the seconds to the next attempt if this one ends at its hard limit, -1 if it is the last."""
+        lease, route = held.lease, held.route
+        if route is None or lease.attempt >= lease.max_attempts or self._is_final(held, TaskTimeout()):
+            return -1.0
+        return route.retry.delay(lease.attempt, self._rng)
 
     def _is_final(self, held: Held, error: BaseException) -> bool:
         never = held.route.retry.never if held.route is not None else ()
