@@ -143,6 +143,18 @@ def test_the_same_call_again_leaves_out_what_is_not_held_any_more(broker: Broker
     assert [lease.id for lease in broker.claim(call).leases] == [kept.id]
 
 
+def test_the_same_call_again_leaves_out_what_another_holds_by_now(broker: Broker, state: State) -> None:
+    id = state.seed("pending")
+    call = request()
+    broker.claim(call)
+    state.age(id)
+    state.keepers_are_heard_of()
+    broker.reap(lease=LEASE)
+    broker.claim(request("node.0.2"))
+
+    assert broker.claim(call).leases == []
+
+
 def test_a_claim_in_the_name_of_a_dead_worker_is_refused(broker: Broker, state: State) -> None:
     state.seed("pending")
     broker.hand_back("node.0.7", [], lease=LEASE)
