@@ -142,11 +142,13 @@ class HandBack(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A task that was handed back, and where it went."""
+    """A task that was handed back, and where it went. `attempt`: the one that ended with its worker."""
 
     id: str
     type: str
     status: Status
+    queue: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,14 +352,22 @@ class Broker:
                 after = "" if entry.delay is None else milliseconds(entry.delay)
                 arguments += (entry.id, entry.token, entry.verdict, entry.error, after)
             returned += [
-                Returned(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()))
-                for id, type_, status in self._call("hand_back", *arguments)
+                Returned(
+                    id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()),
+                    queue.decode("utf-8", "replace"), attempt,
+                )
+                for id, type_, queue, attempt, status in self._call("hand_back", *arguments)
             ]
         return returned
 
     def remind(self) -> int:
         """Leave a wake-up token for every queue with tasks. Returns how many have some."""
-        return int(self._call("remind"))
+        found, cursor = 0, b"0"
+        while True:
+            cursor, n = self._call("remind", cursor, MAX_BATCH)
+            found += int(n)
+            if cursor == b"0":
+                return found
 
     def trim(self, *, dead_limit: int, dead_retention: float, limit: int = 500) -> int:
         """Delete the oldest dead tasks beyond a number or an age. Returns how many."""

@@ -9,7 +9,7 @@
 -- ARGV     then five a task: id, token, verdict, error as JSON text, delay_ms. Verdicts: held (it had
 --          not started, or its end was not its doing: uncharged), crashed (it was running when the
 --          process died: a crash), timed_out (the attempt is used; delay_ms "": no attempt is left)
--- returns  an entry {id, type, word} a task that was put back; the word is its status now
+-- returns  an entry {id, type, queue, attempt, word} a task that was put back; the word is its status now
 -- uses     keys clock full counters lists delays ending
 
 local worker, lease_ms, max_crashes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -38,7 +38,7 @@ local function give_back(id, token, verdict, err, delay_ms)
       status = "delayed"
     end
   else
-    local attempts, crashes = math.max(0, (fields[4] or 0) - 1), tonumber(fields[5]) or 0
+    local attempts, crashes = math.max(0, (tonumber(fields[4]) or 0) - 1), tonumber(fields[5]) or 0
     redis.call("HSET", task, "token", 0, "attempts", attempts)
     if verdict == "crashed" then
       crashes = crashes + 1
@@ -58,7 +58,7 @@ local function give_back(id, token, verdict, err, delay_ms)
       status = "pending"
     end
   end
-  answer[#answer + 1] = { id, fields[9], status }
+  answer[#answer + 1] = { id, fields[9] or "", fields[3] or "", tonumber(fields[4]) or 0, status }
 end
 
 local record = redis.call("GET", CLAIM .. worker)

@@ -14,7 +14,7 @@ end
 for _, id in ipairs(due) do
   local task = TASK .. id
   local fields = redis.pcall("HMGET", task, "status", "queue")
-  if not fields[1] then
+  if not fields[1] or not fields[2] then
     to_corrupt(id)
   elseif fields[1] ~= "delayed" then
     count("strays")

@@ -26,7 +26,7 @@ for _, id in ipairs(due) do
   elseif fields[1] ~= "processing" then
     count("strays")
   else
-    local attempts, losses = math.max(0, (fields[3] or 0) - 1), tonumber(fields[4]) or 0
+    local attempts, losses = math.max(0, (tonumber(fields[3]) or 0) - 1), tonumber(fields[4]) or 0
     count("expired")
     if fields[5] and fields[5] == fields[6] then
       losses = losses + 1
@@ -46,7 +46,7 @@ for _, id in ipairs(due) do
       to_pending(id, task, fields[2], attempts)
       status = "pending"
     end
-    expired[#expired + 1] = { id, fields[10], status, losses }
+    expired[#expired + 1] = { id, fields[10] or "", status, losses }
   end
 end
 write_sets()

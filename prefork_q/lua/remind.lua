@@ -1,15 +1,18 @@
 -- remind: leave a wake-up token for every queue with tasks, in case one was lost with a connection.
 --
 -- KEYS[1]  root
--- returns  how many queues have tasks and are not paused
+-- ARGV[1]  cursor  0 to begin, then what the last call returned
+-- ARGV[2]  limit  how many queues to look at in this call, about
+-- returns  {cursor, n}: n of the queues that were looked at have tasks and are not paused; cursor 0: done
 -- uses     keys full lists
 
-local n = 0
+local n, scanned = 0, redis.call("HSCAN", QUEUES, ARGV[1], "COUNT", ARGV[2])
 pass_when_full()
-for _, queue in ipairs(redis.call("HKEYS", QUEUES)) do
+for i = 1, #scanned[2], 2 do
+  local queue = scanned[2][i]
   if has_tasks(queue) and not is_paused(queue) then
     n = n + 1
     wake(queue)
   end
 end
-return n
+return { scanned[1], n }

@@ -32,7 +32,8 @@ for at = 1, #ARGV, PER_TASK do
   local task = TASK .. id
   local known = redis.call("EXISTS", task) == 1 and id or idem ~= "" and first_of(idem)
   if known then
-    answers[#answers + 1] = { redis.call("HGET", TASK .. known, "status"), known }
+    local fields = redis.pcall("HMGET", TASK .. known, "status")
+    answers[#answers + 1] = { fields[1] or "pending", known }
   else
     local delay_ms, run_at_ms, timeout_ms = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
     local due = delay_ms ~= "" and now_ms + delay_ms or tonumber(run_at_ms)

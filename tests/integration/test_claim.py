@@ -339,6 +339,29 @@ def test_a_record_of_the_wrong_type_is_dropped_likewise(broker: Broker, state: S
     state.lose(f"task:{bad}")
 
 
+def test_a_record_without_its_type_is_dropped_likewise(broker: Broker, state: State) -> None:
+    bad, id = state.seed("pending"), state.seed("pending")
+    state.spoil(bad, "type")
+
+    assert [lease.id.decode() for lease in broker.claim(request(room=5)).leases] == [id]
+
+    assert state.ids("corrupt") == [bad]
+    state.lose(f"task:{bad}")
+
+
+def test_a_counter_that_is_no_number_stops_nothing(broker: Broker, state: State) -> None:
+    names = ["attempts", "crashes", "ready_at", "created_at", "max_attempts", "timeout_ms"]
+    ids = [state.seed("pending", attempts=1, timeout=5) for _ in names]
+    for id, name in zip(ids, names, strict=True):
+        state.spoil(id, name, "nonsense")
+
+    leases = broker.claim(request(room=9)).leases
+
+    assert [lease.id.decode() for lease in leases] == ids
+    for lease in leases:
+        broker.release(lease.id, lease.token)
+
+
 @pytest.mark.parametrize("how", ["missing", "misplaced"])
 def test_a_task_without_a_payload_is_dead(
     broker: Broker, state: State, redis_client: redis.Redis, how: str

@@ -165,6 +165,18 @@ def test_a_bad_entry_does_not_harm_the_others(broker: Broker, state: State) -> N
     broker.reap(lease=LEASE)
 
 
+def test_a_spoilt_record_goes_back_all_the_same(broker: Broker, state: State) -> None:
+    ids = [state.seed("processing", token=7) for _ in range(3)]
+    state.spoil(ids[0], "queue")
+    state.spoil(ids[1], "type")
+    state.spoil(ids[2], "attempts", "nonsense")
+
+    assert len(broker.hand_back(WORKER, [HandBack(id, 7) for id in ids], lease=LEASE)) == 3
+
+    assert state.pending() == ids
+    state.spoil(ids[0], "queue", "default")
+
+
 def test_a_full_worker_goes_back_whole_and_in_order(broker: Broker, state: State) -> None:
     ids = [state.seed("pending") for _ in range(1_500)]
     first = broker.claim(request(WORKER, room=1_000)).leases

@@ -79,3 +79,12 @@ def test_what_is_no_list_is_reminded_of_so_that_a_claim_sets_it_aside(broker: Br
 
     broker.claim(request())
     assert broker.remind() == 0
+
+
+def test_any_number_of_queues_is_reminded_of(broker: Broker, state: State) -> None:
+    for n in range(1_500):
+        state.seed("pending", queue=f"q{n}")
+
+    assert broker.remind() >= 1_500
+
+    assert {state.wakes(f"q{n}") for n in range(1_500)} == {1}

@@ -134,6 +134,18 @@ def test_what_has_no_record_is_dropped_and_counted(broker: Broker, state: State)
     state.lose(f"task:{bad}")
 
 
+def test_a_spoilt_record_goes_back_all_the_same(broker: Broker, state: State) -> None:
+    ids = [expired(state, token=7) for _ in range(3)]
+    state.spoil(ids[0], "queue")
+    state.spoil(ids[1], "type")
+    state.spoil(ids[2], "attempts", "nonsense")
+
+    assert {one.id for one in broker.reap(lease=LEASE).expired} == set(ids)
+
+    assert set(state.pending()) == set(ids)
+    state.spoil(ids[0], "queue", "default")
+
+
 def test_a_stray_id_is_dropped(broker: Broker, state: State, redis_client: redis.Redis) -> None:
     id = state.seed("dead")
     redis_client.zadd(state.keys("processing"), {id: 1})
@@ -177,10 +189,9 @@ def test_a_renewal_after_a_silence_holds_the_reapers_off_too(broker: Broker, sta
 
 def test_renewals_keep_the_silence_from_beginning(broker: Broker, state: State) -> None:
     id = expired(state, token=7)
-    state.keepers_fell_silent(4)
-
-    broker.renew([], lease=LEASE)
-    broker.renew([Renewal("nobody", 1, False)], lease=LEASE)
+    for _ in range(3):
+        state.time_passes(4)
+        broker.renew([Renewal("nobody", 1, False)], lease=LEASE)
 
     assert [one.id for one in broker.reap(lease=LEASE).expired] == [id]
 

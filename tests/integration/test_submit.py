@@ -109,6 +109,16 @@ def test_one_id_twice_in_a_call_is_stored_once(broker: Broker, state: State) -> 
     assert state.pending() == [task.id]
 
 
+def test_a_known_task_that_is_unreadable_does_not_harm_the_others(broker: Broker, state: State) -> None:
+    bad, good = submission(), submission()
+    state.put_in_place_of(f"task:{bad.id}")
+
+    broker.submit([good, bad])
+
+    assert state.pending() == [good.id]
+    state.lose(f"task:{bad.id}")
+
+
 def test_each_queue_gets_one_token_and_a_paused_one_none(broker: Broker, state: State) -> None:
     broker.submit([submission(queue="paused")])
     broker.pause("paused")

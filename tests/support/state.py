@@ -142,6 +142,10 @@ class State:
         """Have the last word of any keeper been so many seconds ago."""
         self._redis.hset(self.keys("reaper"), mapping={"last": self.now_ms() - round(ago * 1000), "hold": 0})
 
+    def time_passes(self, seconds: float) -> None:
+        """Have the last word of any keeper been so much longer ago."""
+        self._redis.hincrby(self.keys("reaper"), "last", -round(seconds * 1000))
+
     def hold_has_passed(self) -> None:
         """Let the time pass in which nobody reaps."""
         self._redis.hset(self.keys("reaper"), "hold", 0)
@@ -162,6 +166,13 @@ class State:
     def lose(self, name: str) -> None:
         """Delete a key: `task:<id>`, `body:<id>`, ..."""
         self._redis.delete(self.keys(name))
+
+    def spoil(self, id: str, name: str, value: str | None = None) -> None:
+        """Have a field of a task's record be gone, or hold something else."""
+        if value is None:
+            self._redis.hdel(self.keys.task(id), name)
+        else:
+            self._redis.hset(self.keys.task(id), name, value)
 
     def list_again(self, id: str, queue: str = "default") -> None:
         """Put an id on a pending list once more."""

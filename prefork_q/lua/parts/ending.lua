@@ -50,8 +50,10 @@ local function to_delayed(id, task, delay_ms)
   delayed[#delayed + 1], delayed[#delayed + 2] = due, id
 end
 
--- Back to the head of its queue; `attempts` is what counts from now on.
+-- Back to the head of its queue; `attempts` is what counts from now on. Should the record have lost the
+-- queue, any is better than none.
 local function to_pending(id, task, queue, attempts)
+  queue = queue or "default"
   redis.call("HSET", task, "status", "pending", "attempts", attempts, "ready_at", now)
   local list = put_back[queue]
   if not list then

@@ -23,7 +23,7 @@ end
 
 local function release_held(id, task, held, err, delay_ms, retention_ms, unknown_limit_ms)
   count("released")
-  local attempts = math.max(0, (held[7] or 0) - 1)
+  local attempts = math.max(0, (tonumber(held[7]) or 0) - 1)
   if held[5] then
     redis.call("HSET", task, "attempts", attempts)
     to_cancelled(id, task, held[3], held[4], retention_ms)
@@ -31,8 +31,8 @@ local function release_held(id, task, held, err, delay_ms, retention_ms, unknown
     to_pending(id, task, held[6], attempts)
   else
     -- Of a type that the worker does not know: others may, or will after an upgrade.
-    local since = held[8] or now
-    redis.call("HSET", task, "attempts", attempts, "unknown_at", since)
+    local since = tonumber(held[8]) or now_ms
+    redis.call("HSET", task, "attempts", attempts, "unknown_at", text(since))
     if now_ms - since > unknown_limit_ms then
       to_dead(id, task, err, held[4])
     else

@@ -22,7 +22,7 @@ local function answer_again(record)
     if fields[1] == "processing" and fields[2] == token then
       tasks[#tasks + 1] = { id, fields[3], fields[4], redis.call("GET", BODY .. id) or "",
         tonumber(fields[5]) or 1, tonumber(fields[6]) or 1, tonumber(fields[7]) or 0,
-        tonumber(fields[8]) or 0, math.max(0, now_ms - (fields[9] or fields[10] or now_ms)) }
+        tonumber(fields[8]) or 0, math.max(0, now_ms - (tonumber(fields[9] or fields[10]) or now_ms)) }
     end
   end
   return { "again", token, tasks, {} }
@@ -68,17 +68,18 @@ local function take(at, retention_ms)
         local fields = redis.pcall("HMGET", task, "status", "type", "max_attempts", "created_at",
           "attempts", "timeout_ms")
         local status = fields[1]
-        if not status then
+        if not status or not fields[2] then
           bad[#bad + 1] = id
         elseif status == "cancelled" then
           ghosts[#ghosts + 1] = { id, queue }
         elseif status ~= "pending" or taken[id] then
           strays = strays + 1
         else
-          local attempts, crashes, ready_at = fields[5] or 0, 0, fields[4] or now_ms
+          local attempts, crashes, ready_at = 0, 0, tonumber(fields[4]) or now_ms
           if fields[5] then
             local more = redis.call("HMGET", task, "crashes", "ready_at")
-            crashes, ready_at = tonumber(more[1]) or 0, more[2] or ready_at
+            attempts, crashes = tonumber(fields[5]) or 0, tonumber(more[1]) or 0
+            ready_at = tonumber(more[2]) or ready_at
           end
           local type_ = fields[2]
           local pace = paces[type_]
