@@ -93,10 +93,14 @@ class ClaimRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a claim. `dropped` tells of entries that were unreadable and why."""
+    """The answer to a claim. `dropped` tells of entries that were unreadable and why.
+
+    `is_again`: the leases are those that an earlier call with the same seq took.
+    """
 
     leases: list[Lease]
     is_gone: bool = False
+    is_again: bool = False
     dropped: tuple[tuple[str, str], ...] = ()
 
 
@@ -185,6 +189,7 @@ def parse_claimed(answer: list[Any]) -> Claimed:
     return Claimed(
         leases=[Lease._make((*task, number)) for task in tasks],
         is_gone=word == b"gone",
+        is_again=word == b"again",
         dropped=tuple((name.decode("utf-8", "replace"), reason.decode()) for name, reason in dropped),
     )
 

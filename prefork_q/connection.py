@@ -2,6 +2,7 @@
 
 - `connect` makes a client for callers that wait for their answers.
 - `Link` is one raw connection for loops that poll: send now, receive when its socket is readable.
+  A loop that must not wait for it either has `nonblocking.NonblockingLink`.
 - `as_unavailable` turns the library's errors into `Unavailable` with a bounded word for metrics.
 
 A command is repeated by whoever knows that repeating it is safe, never by the library: its
@@ -39,7 +40,16 @@ KEEPALIVE = {
 }
 """A peer that vanished without a word is noticed after 25 s, also by a connection that only reads."""
 
-__all__ = ["COMMAND_TIMEOUT", "Link", "NoScriptError", "RedisError", "as_unavailable", "connect", "redis"]
+__all__ = [
+    "COMMAND_TIMEOUT",
+    "Link",
+    "NoScriptError",
+    "RedisError",
+    "as_unavailable",
+    "connect",
+    "raw_connection",
+    "redis",
+]
 
 
 def connect(url: str, *, timeout: float = COMMAND_TIMEOUT, max_connections: int = 100) -> redis.Redis:
@@ -70,6 +80,15 @@ def _pool(url: str, timeout: float, max_connections: int) -> redis.ConnectionPoo
         ) from error
 
 
+def raw_connection(url: str, timeout: float) -> Any:
+    """Return one connection of the library, not connected yet; the library leaves it untyped.
+
+    Raises:
+        ConfigurationError: the URL is wrong.
+    """
+    return _pool(url, timeout, 1).make_connection()
+
+
 class Link:
     """One connection for a loop that polls. At most one command is under way at a time.
 
@@ -78,8 +97,7 @@ class Link:
     """
 
     def __init__(self, url: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
-        # The library leaves its connections untyped.
-        self._connection: Any = _pool(url, timeout, 1).make_connection()
+        self._connection = raw_connection(url, timeout)
         self.is_waiting = False
         """Whether a command was sent whose answer has not been received."""
 

@@ -79,10 +79,10 @@ def encode(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
         body = orjson.dumps(value, default=_richer)
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(value, error, max_depth) from None
-    # The encoder writes a NaN as null, and is lenient on depth: only then look at every value.
-    if b"null" in body or body.count(b"[") + body.count(b"{") > max_depth:
-        if _depth(body) > max_depth:
-            raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
+    # The encoder is lenient on depth, and writes a NaN as null: only then look at every value.
+    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+        raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
+    if b"null" in body:
         _refuse_flaws(_plain(value))
     return body
 

@@ -36,7 +36,14 @@ class AttemptRuntime:
 
     def is_lease_valid(self) -> bool:
         """Whether the lease still stands, as far as this node knows."""
-        slot, index = self._slot, self._held.index
-        if slot.is_lost(index, self._held.lease.token):
-            return False
-        return boot_time() < slot.lease_started(index) + self._lease
+        return is_lease_valid(self._held, self._slot, self._lease, boot_time())
+
+
+def is_lease_valid(held: Held, slot: WorkerSlot, lease: float, now: float) -> bool:
+    """Whether the lease of a task stands at boot time `now`, by what the keeper noted in the slot.
+
+    Once the task has ended its place in the slot is another's, so the answer is no.
+    """
+    if held.is_over or slot.is_lost(held.index, held.lease.token):
+        return False
+    return now < slot.lease_started(held.index) + lease

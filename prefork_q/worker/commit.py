@@ -6,48 +6,29 @@ commit has been answered, since only then is it one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from prefork_q.broker import Settlement
 from prefork_q.events import Events
+from prefork_q.events import Outcome as Word
 from prefork_q.ipc import stats
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.pace import Paces
 
-MAX_OUTCOMES: Final = 256
-"""Outcomes in one call."""
-MAX_BYTES: Final = 1 << 20
-"""Bytes of results and errors in one call; a single one may be larger."""
-
 VERBS: Final = {"succeeded": "complete", "retrying": "fail", "dead": "fail", "released": "release"}
-
-
-def take_batch(outbox: deque[Outcome]) -> list[Outcome]:
-    """Take from the outbox what goes into one call."""
-    batch: list[Outcome] = []
-    size = 0
-    while outbox and len(batch) < MAX_OUTCOMES:
-        size += len(outbox[0].text)
-        if batch and size > MAX_BYTES:
-            break
-        batch.append(outbox.popleft())
-    return batch
+"""By outcome."""
+TURNED: Final[dict[bytes, Word]] = {b"cancelled": "cancelled", b"dead": "dead"}
+"""What Redis answers when something else became of a task than the worker said."""
 
 
 def settlement(outcome: Outcome) -> Settlement:
     """Return what Redis is told of an outcome."""
-    lease, delay = outcome.held.lease, outcome.delay
-    return Settlement(
-        VERBS[outcome.name],
-        lease.id,
-        lease.token,
-        int(outcome.ran * 1_000),
-        outcome.text,
-        "" if delay is None else int(delay * 1_000),
-    )
+    held, name, ran, text, delay, _, _ = outcome
+    lease = held.lease
+    after: int | str = "" if delay is None else int(delay * 1_000)
+    return Settlement(VERBS[name], lease.id, lease.token, int(ran * 1_000), text, after)
 
 
 class Ledger:
@@ -60,65 +41,58 @@ class Ledger:
 
     def book(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
         """Book a commit that was answered at boot time `now` with a word for each outcome."""
-        slot = self._slot
+        slot, line = self._slot, self._events.attempt_line
         lines: list[bytes] = []
         completed: dict[int, int] = {}
         ran: dict[bytes, tuple[float, int]] = {}
         failed = 0
         for outcome, word in zip(batch, words, strict=True):
-            held, name = outcome.held, outcome.name
+            held, name, seconds, _, _, error_type, error_message = outcome
             lease, route = held.lease, held.route
-            index = stats.MAX_TYPES - 1 if route is None else route.number
             if word == b"stale":
                 self._refused(held)
                 continue
+            became: Word = TURNED.get(word, name)
+            index = stats.MAX_TYPES - 1 if route is None else route.number
             if name == "released":
                 slot.add(stats.RELEASED)
             else:
-                slot.observe_duration(index, outcome.ran)
-                seconds, n = ran.get(lease.type, (0.0, 0))
-                ran[lease.type] = (seconds + outcome.ran, n + 1)
+                slot.observe_duration(index, seconds)
+                total, n = ran.get(lease.type, (0.0, 0))
+                ran[lease.type] = (total + seconds, n + 1)
                 if name == "succeeded":
                     completed[index] = completed.get(index, 0) + 1
                 else:
                     failed += 1
                     slot.add_for(index, stats.FAILED)
-                    slot.add_for(index, stats.DEAD if name == "dead" else stats.RETRIED)
+            if became == "dead":
+                slot.add_for(index, stats.DEAD)
+            elif became == "retrying":
+                slot.add_for(index, stats.RETRIED)
+            elif became == "cancelled":
+                slot.add(stats.CANCELLED)
             lines.append(
-                self._events.attempt_line(
-                    lease.id.decode(),
-                    lease.type.decode("utf-8", "replace") if route is None else route.name,
-                    lease.queue.decode(),
-                    lease.attempt,
-                    "cancelled" if word == b"cancelled" else "dead" if word == b"dead" else name,
-                    outcome.ran,
-                    outcome.error_type,
-                    outcome.error_message,
+                line(
+                    lease.id.decode(), name_of(held), lease.queue.decode(), lease.attempt, became, seconds,
+                    error_type, error_message,
                 )
-            )
+            )  # fmt: skip
         for index, n in completed.items():
             slot.add_for(index, stats.COMPLETED, n)
-        for type_, (seconds, n) in ran.items():
-            self._paces.learn(type_, seconds / n, n)
+        for type_, (total, n) in ran.items():
+            self._paces.learn(type_, total / n, n)
         if completed or failed:
             slot.tick(now, sum(completed.values()), failed)
         self._events.lines(lines)
 
-    def unfinished(self, held: Held, ran: float) -> None:
+    def unfinished(self, held: Held, now: float) -> None:
         """Log that a running task is given back because its time to stop has come."""
         lease = held.lease
-        self._events.lines(
-            [
-                self._events.attempt_line(
-                    lease.id.decode(),
-                    lease.type.decode("utf-8", "replace"),
-                    lease.queue.decode(),
-                    lease.attempt,
-                    "released",
-                    ran,
-                )
-            ]
+        ran = now - held.arrived_at
+        line = self._events.attempt_line(
+            lease.id.decode(), name_of(held), lease.queue.decode(), lease.attempt, "released", ran
         )
+        self._events.lines([line])
 
     def _refused(self, held: Held) -> None:
         lease = held.lease
@@ -127,7 +101,12 @@ class Ledger:
             "commit_refused",
             level="warning",
             id=lease.id.decode(),
-            type=lease.type.decode("utf-8", "replace"),
+            type=name_of(held),
             attempt=lease.attempt,
             cause="the lease is another's, or nobody's",
         )
+
+
+def name_of(held: Held) -> str:
+    """Return the name of a task's type."""
+    return held.lease.type.decode("utf-8", "replace") if held.route is None else held.route.name

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import traceback
-from types import TracebackType
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any, Final, NamedTuple
 
 import orjson
 
-MESSAGE_LIMIT = 1_000
-TRACEBACK_LIMIT = 8_000
+MESSAGE_LIMIT: Final = 1_000
+TRACEBACK_LIMIT: Final = 8_000
 """Characters. Longer texts lose their middle: what failed stands at the head, where at the tail."""
-CHAIN_LIMIT = 5
-"""Exceptions told of one chain of causes."""
-FRAME_LIMIT = 30
-"""Frames told of one exception, half from each end."""
+NAME_LIMIT: Final = 200
+CHAIN_LIMIT: Final = 5
+"""Exceptions told of one chain of causes, and of one group."""
+FRAMES: Final = 15
+"""Frames told from each end of a stack."""
+NOTES_LIMIT: Final = 5
+
+CAUSED = "\nThe above exception was the direct cause of the following:\n\n"
+MEANWHILE = "\nDuring handling of the above exception, another occurred:\n\n"
 
 
 class Failure(NamedTuple):
@@ -27,17 +34,20 @@ class Failure(NamedTuple):
 
 
 def describe(error: BaseException) -> Failure:
-    """Return what is kept of `error`. Never raises for what the exception's own code does."""
-    name = type_name(error)
-    message = message_of(error)
-    trace = shorten("".join(_chain(error)), TRACEBACK_LIMIT)
-    text = orjson.dumps({"type": name, "message": message, "traceback": trace})
-    return Failure(name, message, text)
+    """Return what is kept of `error`. Never raises, whatever the exception's own code does."""
+    try:
+        name, message = type_name(error), message_of(error)
+        trace = shorten("".join(_chain(error)), TRACEBACK_LIMIT)
+    except BaseException as second:
+        # Its class may lie about its name, its causes or its traceback. The class of what that
+        # raises is foreign too; what cannot lie is that it failed.
+        name, message, trace = "Exception", f"<{_plain_name(second)} in describing it>", ""
+    return _failure(name, message, trace)
 
 
 def told(type: str, message: str) -> Failure:
     """Return a failure that is no exception of a handler: there is no traceback."""
-    return Failure(type, message, orjson.dumps({"type": type, "message": clean(message), "traceback": ""}))
+    return _failure(type, shorten(clean(message), MESSAGE_LIMIT), "")
 
 
 def type_name(error: BaseException) -> str:
@@ -45,17 +55,22 @@ def type_name(error: BaseException) -> str:
     kind = type(error)
     module = getattr(kind, "__module__", None)
     name = kind.__qualname__
-    return shorten(clean(name if module in (None, "builtins") else f"{module}.{name}"), 200)
+    return shorten(clean(name if module in (None, "builtins") else f"{module}.{name}"), NAME_LIMIT)
 
 
 def message_of(error: BaseException) -> str:
     """Return `str(error)`, shortened."""
     try:
-        text = str(error)
+        text = exact(str(error))
     except BaseException as second:
         # Its __str__ is foreign code; that it failed is what can be told.
-        text = f"<{type(second).__name__} in __str__>"
+        text = f"<{_plain_name(second)} in __str__>"
     return shorten(clean(shorten(text, 4 * MESSAGE_LIMIT)), MESSAGE_LIMIT)
+
+
+def exact(text: str) -> str:
+    """Return the characters of `text` as a plain string: a subclass may behave in any way."""
+    return str.__getitem__(text, slice(None))
 
 
 def clean(text: str) -> str:
@@ -71,36 +86,64 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]} ... {text[len(text) - half :]}"
 
 
-def _chain(error: BaseException) -> list[str]:
-    parts: list[list[str]] = []
+def _failure(name: str, message: str, trace: str) -> Failure:
+    return Failure(name, message, orjson.dumps({"type": name, "message": message, "traceback": trace}))
+
+
+def _plain_name(error: BaseException) -> str:
+    return clean(exact(type.__dict__["__name__"].__get__(type(error))))[:NAME_LIMIT]
+
+
+def _chain(error: BaseException) -> Iterator[str]:
+    """Yield the lines of an exception and of those that led to it, the first of them first."""
+    links: list[tuple[BaseException, str]] = []
     seen: set[int] = set()
     at: BaseException | None = error
-    while at is not None and id(at) not in seen and len(parts) < CHAIN_LIMIT:
+    joint = ""
+    while at is not None and id(at) not in seen and len(links) < CHAIN_LIMIT:
         seen.add(id(at))
-        told = [*_frames(at.__traceback__), f"{type_name(at)}: {message_of(at)}\n"]
+        links.append((at, joint))
         if at.__cause__ is not None:
-            before, joint = at.__cause__, "\nThe above exception was the direct cause of the following:\n\n"
-        elif at.__context__ is not None and not at.__suppress_context__:
-            before, joint = at.__context__, "\nDuring handling of the above exception, another occurred:\n\n"
+            at, joint = at.__cause__, CAUSED
         else:
-            before, joint = None, ""
-        parts.append([joint, *told])
-        at = before
-    parts[-1][0] = ""
-    return [line for part in reversed(parts) for line in part]
+            at, joint = None if at.__suppress_context__ else at.__context__, MEANWHILE
+    for one, joint in reversed(links):
+        yield from _lines(one)
+        yield joint
 
 
-def _frames(trace: TracebackType | None) -> list[str]:
+def _lines(error: BaseException) -> Iterator[str]:
+    yield from _frames(error.__traceback__)
+    yield f"{type_name(error)}: {message_of(error)}\n"
+    notes: Any = getattr(error, "__notes__", None)
+    if isinstance(notes, list):
+        for note in notes[:NOTES_LIMIT]:
+            yield f"  {shorten(clean(exact(str(note))), MESSAGE_LIMIT)}\n"
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions[:CHAIN_LIMIT]:
+            yield f"  | {type_name(one)}: {message_of(one)}\n"
+        if len(error.exceptions) > CHAIN_LIMIT:
+            yield f"  | ... {len(error.exceptions) - CHAIN_LIMIT} more\n"
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    """Yield the lines of a stack; of a deep one the middle is left out unread."""
     # The first frame is the processor's own call of the handler.
     if trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
-        return []
-    frames = traceback.extract_tb(trace, limit=1_000)
-    lines = ["Traceback (most recent call last):\n"]
-    if len(frames) > FRAME_LIMIT:
-        half = FRAME_LIMIT // 2
-        lines += traceback.format_list(frames[:half])
-        lines.append(f"  ... {len(frames) - FRAME_LIMIT} more frames ...\n")
-        frames = traceback.StackSummary.from_list(frames[-half:])
-    return [clean(line) for line in [*lines, *traceback.format_list(frames)]]
+        return
+    head: list[tuple[FrameType, int]] = []
+    tail: deque[tuple[FrameType, int]] = deque(maxlen=FRAMES)
+    left_out = -FRAMES
+    for place in traceback.walk_tb(trace):
+        if len(head) < FRAMES:
+            head.append(place)
+        else:
+            tail.append(place)
+            left_out += 1
+    yield "Traceback (most recent call last):\n"
+    yield from map(clean, traceback.StackSummary.extract(iter(head)).format())
+    if left_out > 0:
+        yield f"  ... {left_out} more frames ...\n"
+    yield from map(clean, traceback.StackSummary.extract(iter(tail)).format())

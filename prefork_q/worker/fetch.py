@@ -1,7 +1,8 @@
 """The fetch loop: claims what there is room for, commits what is done. Worker main thread.
 
-It never polls: with nothing to do it sleeps in poll(2) on its two connections, the pipe through
-which processors and signals wake it, and the master's channel. It runs no user code.
+It never polls: with nothing to do it sleeps in poll(2) on its two connections, the bell that
+processors and signals ring, and the master's channel. It runs no user code and waits for nothing
+else.
 
 What it may claim:
 - as many tasks of any type as there are free threads;
@@ -9,42 +10,43 @@ What it may claim:
 - after a task waited `PATIENCE` behind a running one, and the buffer was given back, only for free
   threads until a task ends: else the tasks would go to and fro;
 - nothing while a suspect (a task that has taken a worker down before) waits or runs: it runs alone.
+  One that waits longer than `PATIENCE` for the others is given back too, and then nothing is
+  claimed until a task ends.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import select
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import orjson
+from typing import Any, Final, NamedTuple
 
 from prefork_q.broker import ClaimRequest, Lease, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.events import Events
 from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
-from prefork_q.worker.commit import Ledger, settlement, take_batch
-from prefork_q.worker.failure import told
+from prefork_q.worker.bell import Bell
+from prefork_q.worker.commit import Ledger, settlement
 from prefork_q.worker.held import Held, Outcome
+from prefork_q.worker.holdings import Holdings
 from prefork_q.worker.lines import Call, CommandLine, WakeLine
 from prefork_q.worker.pace import HORIZON, Paces
 from prefork_q.worker.pool import Pool
 from prefork_q.worker.queues import QueueOrder
+from prefork_q.worker.reports import Reports
 from prefork_q.worker.routes import Route
 
 PATIENCE: Final = 0.25
-"""Seconds that a buffered task waits behind a running one before it is given back."""
+"""Seconds that a claimed task waits behind a running one before it is given back."""
 MAX_CLAIM: Final = 256
 """Tasks in one claim."""
 TICK: Final = 1.0
 """Seconds: the longest sleep, so that the beat shows a loop that turns."""
-PROGRESS_INTERVAL: Final = 0.5
-"""Seconds between two calls that report progress."""
+THREADS_CHECK: Final = 0.5
+"""Seconds between two looks at whether all threads live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,17 @@ class FetchSettings:
     max_tasks: int = 0
 
 
+class Sent(NamedTuple):
+    """What belongs to a call that commits or claims."""
+
+    batch: Sequence[Outcome]
+    request: ClaimRequest
+    at: float
+    """Boot time at which it was first sent, or later: what it claims was not leased before."""
+
+
 class FetchLoop:
-    """Owns what the worker holds, from the answer that claimed it to the answer that committed it."""
+    """Turned by the worker: `sleep`, then `work` with what has become ready."""
 
     def __init__(
         self,
@@ -72,73 +83,50 @@ class FetchLoop:
         commands: CommandLine,
         wakes: WakeLine,
         queues: QueueOrder,
-        routes: dict[bytes, Route],
+        routes: Mapping[bytes, Route],
         events: Events,
-        life: Callable[[], bool],
-        life_fds: Sequence[int],
-        wake_fd: int,
+        bell: Bell,
+        channel_fd: int,
     ) -> None:
-        """`life` looks after signals and the channel, and says whether to go on claiming; it is
-        called each turn. `life_fds` wake the loop for it; the first is the reading end of the pipe
-        whose writing end is `wake_fd`."""
         self._settings = settings
         self._slot = slot
         self._commands = commands
         self._wakes = wakes
         self._queues = queues
-        self._routes = routes
         self._events = events
-        self._life = life
-        self._life_fds = tuple(life_fds)
+        self._bell = bell
         self._paces = Paces()
+        self._holdings = Holdings(slot, routes, queues, self._paces)
         self._ledger = Ledger(slot, self._paces, events)
-        self._pool: Pool | None = None
-        self._wake_fd = wake_fd
-
         self._outbox: deque[Outcome] = deque()
-        self._progress: dict[bytes, tuple[Held, float, str]] = {}
-        self._progress_at = 0.0
-        self._is_sleeping = False
-        self._free_entries = list(range(slot.held - 1, -1, -1))
-        self._held: dict[bytes, Held] = {}
+        self._reports = Reports()
+        self.report_progress = self._reports.add
+        """Takes a handler's word on how far it is, from any thread."""
+        self._pool: Pool | None = None
+
+        self._channel_fd = channel_fd
+        self._poller = select.poll()
+        self._watched: tuple[int, ...] = ()
+        # For other threads: whether an outcome has to end the sleep, and when it ends by itself.
+        self._is_listening = False
+        self._sleeps_until = 0.0
+
         self._in_flight: Sequence[Outcome] = ()
-        self._cost = 0.0
         self._seq = 0
         self._suspect: Held | None = None
-        self._is_suspect_put = False
+        self._is_suspect_placed = False
+        self._may_claim = True
         self._has_more = True
         self._owes_claim = False
         self._only_free = False
-        self.wake_at: float | None = None
-        """Boot time at which a turn has to begin at the latest: the drain's deadline."""
+        self._holds_back = False
+        self._threads_checked_at = 0.0
         self.has_turned = False
         """Whether a claim was answered: the worker is ready."""
         self.is_gone = False
         """Whether Redis holds this worker for dead: it must end."""
         self.has_interrupted = False
         """Whether a soft time limit was enforced: a lock of the user's may be held for ever."""
-
-    # -- called by processors
-
-    def deliver(self, outcome: Outcome) -> None:
-        """Take an outcome, from any thread."""
-        self._outbox.append(outcome)
-        if self._is_sleeping:
-            self.wake()
-
-    def report_progress(self, held: Held, fraction: float, note: str) -> None:
-        """Take a handler's word on how far it is, from any thread; the last one counts."""
-        self._progress[held.lease.id] = (held, fraction, note)
-
-    def wake(self) -> None:
-        """End the loop's sleep, from any thread."""
-        try:
-            os.write(self._wake_fd, b"\0")
-        except BlockingIOError:
-            # The pipe is full of wake-ups already.
-            return
-
-    # -- the loop
 
     def attach(self, pool: Pool) -> None:
         """Give the loop its pool, whose processors deliver to the loop."""
@@ -150,295 +138,310 @@ class FetchLoop:
             raise RuntimeError("the loop turns only with a pool attached")
         return self._pool
 
-    @property
-    def held(self) -> Sequence[Held]:
-        """What is held, in the order of the claims."""
-        return list(self._held.values())
+    # -- called by processors
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Take an outcome, from any thread; it may come twice, then the first one counts."""
+        self._outbox.append(outcome)
+        if self._is_listening:
+            # One ring is enough.
+            self._is_listening = False
+            self._bell.ring()
+
+    def wake_by(self, at: float) -> None:
+        """See to it that the loop turns at boot time `at`, from any thread."""
+        if at < self._sleeps_until:
+            self._bell.ring()
+
+    # -- life
 
     @property
     def attempts(self) -> int:
         """How many attempts it has made, those that are under way included."""
-        under_way = sum(held.is_started for held in self._held.values()) if self._settings.max_tasks else 0
+        under_way = len(self._holdings.started()) if self._settings.max_tasks else 0
         return self._ended + under_way
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is held, and no answer is due that could bring something."""
+        return not self._holdings and (not self._commands.is_busy or self._commands.is_stuck)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether no outcome waits for Redis."""
+        return not self._outbox and not self._in_flight
+
+    def quiet(self) -> None:
+        """Claim nothing more, and give back what has not started."""
+        self._may_claim = False
+        # A token that has come is another's to take; and who begins quiet still shows that Redis
+        # knows it, to be ready.
+        if self._wakes.leave(boot_time()) or not self.has_turned:
+            self._owes_claim = True
+
+    def resume(self) -> None:
+        """Claim again, after `quiet`."""
+        self._may_claim = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Claim at the next turn, if only nothing: there may be tasks whose wake-up was missed."""
+        self._has_more = self._owes_claim = True
+
+    def forget_channel(self) -> None:
+        """Poll the channel no more: its end of file would be there for ever."""
+        self._channel_fd = -1
+
+    def forget_descriptors(self) -> None:
+        """Close what this process must not use: it is a child that a handler has forked."""
+        self._commands.close()
+        self._wakes.close()
+        self._bell.close()
+
+    def uncommitted(self) -> list[Held]:
+        """Return the tasks that have ended and whose outcomes Redis has not answered."""
+        return [outcome.held for outcome in (*self._in_flight, *self._outbox)]
+
+    def log_unfinished(self, now: float) -> None:
+        """Log the fate of what still runs when the process ends: it is given back."""
+        finished = set(self.uncommitted())
+        for held in self._holdings.started():
+            if held not in finished:
+                self._ledger.unfinished(held, now)
+
+    # -- the loop
+
+    def sleep(self, until: float) -> Container[int]:
+        """Wait until there is something to do, or boot time `until`; return the ready descriptors."""
+        self._watch()
+        # From here on others ring; what they did before is seen below. While a call is under way
+        # its answer wakes the loop soon enough.
+        self._sleeps_until = math.inf
+        self._is_listening = not self._commands.is_busy
+        timeout = 0.0
+        if not (self._is_listening and self._outbox):
+            now = boot_time()
+            self._sleeps_until = self._wake_time(now, until)
+            timeout = max(0.0, self._sleeps_until - now)
+        ready = [fd for fd, _ in self._poller.poll(math.ceil(timeout * 1_000))]
+        self._is_listening = False
+        self._sleeps_until = 0.0
+        return ready
+
+    def work(self, ready: Container[int]) -> None:
+        """Do all that can be done now."""
+        now = boot_time()
+        self._slot.beat(now)
+        if self._bell.fileno in ready:
+            self._bell.quieten()
+        if self._wakes.fileno in ready and self._wakes.serve(now):
+            self._has_more = True
+            # A token that finds no room is put back by a claim of nothing.
+            self._owes_claim = True
+        if self._commands.fileno in ready:
+            answered = self._commands.serve(now)
+            if answered is not None:
+                self._answered(*answered, now)
+        if self._wakes.may_have_lost:
+            self._wakes.may_have_lost = False
+            self.look_again()
+        self._commands.tick(now)
+        self._look_after_threads(now)
+        if self._may_claim:
+            self._give_back_late(now)
+        else:
+            self._give_back_unstarted()
+        if not self._commands.is_busy:
+            self._next_call(now)
+        self._start_suspect()
+        if self._awaits_wake:
+            self._wakes.arm(now)
+
+    def _watch(self) -> None:
+        commands, wakes = self._commands, self._wakes
+        watched = (commands.fileno, commands.events, wakes.fileno, wakes.events, self._channel_fd)
+        if watched == self._watched:
+            return
+        self._watched = watched
+        self._poller = poller = select.poll()
+        poller.register(self._bell.fileno, select.POLLIN)
+        for fd, mask in (watched[0:2], watched[2:4], (self._channel_fd, select.POLLIN)):
+            if fd >= 0:
+                poller.register(fd, mask)
+
+    def _wake_time(self, now: float, until: float) -> float:
+        times = [now + TICK, until, self._commands.next_wake(), self.pool.next_soft_limit()]
+        if not self._commands.is_busy:
+            if self._awaits_wake:
+                times.append(self._wakes.next_wake())
+            if self._may_claim:
+                times += [held.arrived_at + PATIENCE for held in self._waiting()]
+            times.append(self._reports.due_at())
+        return min(time for time in times if time is not None)
+
+    # -- room
 
     @property
     def _ended(self) -> int:
         return self._slot.counter(stats.COMPLETED) + self._slot.counter(stats.FAILED)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is held and nothing is under way."""
-        return not self._held and not self._commands.is_busy
-
-    def turn(self) -> None:
-        """One turn: do all that can be done now, then sleep until something happens."""
-        now = boot_time()
-        self._slot.beat(now)
-        may_claim = self._life() and not self.is_gone
-        self._commands.tick(now)
-        self._collect_dead_threads()
-        self._enforce_soft_limits(now)
-        if may_claim:
-            self._start_suspect()
-            self._give_back_late(now)
-        else:
-            self._give_back_unstarted()
-        if not self._commands.is_busy:
-            self._next_call(now, may_claim)
-        if may_claim and self._wants_more and not self._has_more:
-            self._wakes.arm(now)
-        self._sleep()
-
-    def forget_fd(self, fd: int) -> None:
-        """Poll a descriptor of `life_fds` no more: it would be readable for ever."""
-        self._life_fds = tuple(kept for kept in self._life_fds if kept != fd)
-
-    def forget_descriptors(self) -> None:
-        """Close what this process must not use: it is a child that a handler has forked."""
-        self._commands.close()
-        self._wakes.close()
-        os.close(self._wake_fd)
-        os.close(self._life_fds[0])
-
-    def remaining(self) -> list[Outcome]:
-        """Take all outcomes that no answer has confirmed. The loop turns no more after this."""
-        batch = [*self._in_flight, *self._outbox]
-        self._in_flight = ()
-        self._outbox.clear()
-        return batch
-
-    def book(self, batch: Sequence[Outcome], words: Sequence[bytes]) -> None:
-        """Book a commit that was made outside of the loop."""
-        self._settled(batch, words, boot_time())
-
-    def log_unfinished(self, now: float) -> None:
-        """Log the fate of what still runs when the process ends: it is given back."""
-        finished = {outcome.held for outcome in (*self._in_flight, *self._outbox)}
-        for held in self._held.values():
-            if held.is_started and held not in finished:
-                self._ledger.unfinished(held, now - held.claimed_at)
-
-    # -- sleeping
-
-    def _sleep(self) -> None:
-        poller = select.poll()
-        for fd in self._life_fds:
-            poller.register(fd, select.POLLIN)
-        command_fd, wake_fd = self._commands.fileno, self._wakes.fileno
-        if command_fd >= 0:
-            poller.register(command_fd, select.POLLIN)
-        if wake_fd >= 0:
-            poller.register(wake_fd, select.POLLIN)
-        # From here on a processor that delivers writes to the pipe; what came before is seen below.
-        # While a call is under way its answer wakes the loop soon enough.
-        self._is_sleeping = not self._commands.is_busy
-        timeout = 0.0 if self._is_sleeping and self._outbox else self._sleep_time(boot_time())
-        ready = {fd for fd, _ in poller.poll(math.ceil(timeout * 1_000))}
-        self._is_sleeping = False
-        if self._life_fds[0] in ready:
-            self._drain_pipe()
-        if wake_fd in ready and self._wakes.receive(boot_time()):
-            self._has_more = True
-            # A token that finds no room is put back by a claim of nothing.
-            self._owes_claim = True
-        if command_fd in ready:
-            answered = self._commands.receive(boot_time())
-            if answered is not None:
-                self._answered(*answered)
-
-    def _sleep_time(self, now: float) -> float:
-        until = now + TICK
-        due = self._commands.next_wake(now)
-        if due is not None:
-            until = min(until, due)
-        if not self._commands.is_busy:
-            if self._wants_more and not self._has_more:
-                until = min(until, self._wakes.next_wake())
-            oldest = self.pool.oldest_waiting()
-            if oldest is not None and oldest is not self._suspect:
-                until = min(until, oldest.claimed_at + PATIENCE)
-            if self._progress:
-                until = min(until, self._progress_at + PROGRESS_INTERVAL)
-        for limit in (self.pool.next_soft_limit(), self.wake_at):
-            if limit is not None:
-                until = min(until, limit)
-        return max(0.0, until - now)
-
-    def _drain_pipe(self) -> None:
-        try:
-            os.read(self._life_fds[0], 4_096)
-        except BlockingIOError:
-            return
-
-    # -- room
-
-    @property
-    def _unfinished(self) -> int:
-        """How many tasks wait for a processor or are in one's hands."""
-        return len(self._held) - len(self._in_flight) - len(self._outbox)
+    def _most(self) -> int:
+        """How many more tasks it may take, whatever runs."""
+        most = min(self._holdings.free, MAX_CLAIM)
+        if self._settings.max_tasks:
+            most = min(most, self._settings.max_tasks - self._ended - len(self._holdings))
+        return max(0, most)
 
     @property
     def _room(self) -> int:
         """How many tasks of any type could start at once."""
-        return max(0, min(self._settings.threads - self._unfinished, self._allowance))
+        if self._suspect is not None or self._holds_back:
+            return 0
+        return max(0, min(self._settings.threads - self._holdings.unfinished, self._most))
 
     @property
-    def _allowance(self) -> int:
-        """How many tasks it may still take before it is recycled."""
-        most = self._settings.max_tasks
-        return most - self._ended - len(self._held) if most else MAX_CLAIM
-
-    @property
-    def _wants_more(self) -> bool:
-        return self._suspect is None and self._room > 0
+    def _awaits_wake(self) -> bool:
+        """Whether there is room, and a token has to come first."""
+        return self._may_claim and not self._has_more and self._room > 0
 
     def _request(self) -> ClaimRequest:
         """Return what there is room for now; for nothing at all it still puts wake tokens back."""
         self._seq += 1
         settings = self._settings
-        room = limit = budget_us = 0
+        room = limit = self._room if self._may_claim else 0
+        budget_us = 0
         paces: list[tuple[bytes, int]] = []
-        if self._suspect is None:
-            room = min(self._room, len(self._free_entries), MAX_CLAIM)
-            limit = room
-            budget = HORIZON * settings.threads - self._cost
-            if not self._only_free and budget > 0:
-                paces = self._paces.fast()
-                if paces:
-                    limit = min(len(self._free_entries), MAX_CLAIM, max(0, self._allowance))
-                    budget_us = int(budget * 1e6)
+        budget = HORIZON * settings.threads - self._holdings.cost
+        is_open = self._may_claim and self._suspect is None and not (self._only_free or self._holds_back)
+        if is_open and budget > 0:
+            paces = self._paces.fast()
+            if paces:
+                limit = self._most
+                budget_us = int(budget * 1e6)
         return ClaimRequest(
             settings.worker, self._seq, milliseconds(settings.lease), room, limit, budget_us,
             self._queues.next(), paces,
-        )
+        )  # fmt: skip
 
     # -- calls and answers
 
-    def _next_call(self, now: float, may_claim: bool) -> None:
-        batch = take_batch(self._outbox)
-        self._in_flight = batch
-        wants_claim = self._owes_claim or (may_claim and self._has_more and self._wants_more)
-        if batch or wants_claim:
-            request = self._request() if may_claim else self._request_of_nothing()
-        if batch:
-            arguments = commit_arguments(map(settlement, batch), request, self._settings.limits)
-            self._commands.send(Call("commit", arguments, (batch, request, now)), now)
-        elif wants_claim:
-            retention_ms = milliseconds(self._settings.limits.retention)
-            call = Call("claim", [retention_ms, *request.arguments()], ((), request, now))
-            self._commands.send(call, now)
-        elif self._progress and now >= self._progress_at + PROGRESS_INTERVAL:
-            self._send_progress(now)
-        if batch or wants_claim:
-            self._owes_claim = False
-
-    def _request_of_nothing(self) -> ClaimRequest:
-        self._seq += 1
-        settings = self._settings
-        return ClaimRequest(
-            settings.worker, self._seq, milliseconds(settings.lease), 0, 0, 0, self._queues.next()
-        )
-
-    def _send_progress(self, now: float) -> None:
-        reports, self._progress = self._progress, {}
-        self._progress_at = now
-        arguments: list[object] = []
-        for held, fraction, note in reports.values():
-            arguments += (held.lease.id, held.lease.token, orjson.dumps({"fraction": fraction, "note": note}))
-        self._commands.send(Call("progress", arguments, None), now)
-
-    def _answered(self, call: Call, answer: Any) -> None:
-        if call.verb == "progress":
+    def _next_call(self, now: float) -> None:
+        due = self._reports.due_at()
+        if due is not None and now >= due:
+            # First, or a busy worker would never come to it.
+            arguments = self._reports.take(now)
+            if arguments:
+                self._commands.send(Call("progress", arguments, None), now)
+                return
+        batch = self._in_flight = self._holdings.take_batch(self._outbox)
+        if self._suspect is not None and self._suspect.is_over:
+            self._suspect = None
+        if not self._holdings.unfinished:
+            self._only_free = self._holds_back = False
+        if not batch and not (
+            self._owes_claim or (self._may_claim and self._has_more and self._room > 0)
+        ):
             return
-        now = boot_time()
-        batch, request, sent_at = call.context
+        self._owes_claim = False
+        request = self._request()
+        sent = Sent(batch, request, now)
+        limits = self._settings.limits
+        if batch:
+            arguments = commit_arguments(map(settlement, batch), request, limits)
+            self._commands.send(Call("commit", arguments, sent), now)
+        else:
+            arguments = [milliseconds(limits.retention), *request.arguments()]
+            self._commands.send(Call("claim", arguments, sent), now)
+
+    def _answered(self, call: Call, answer: Any, now: float) -> None:
+        sent = call.context
+        if sent is None:
+            return
         if call.verb == "commit":
             words, answer = answer
-            self._settled(batch, words, now)
+            self._settled(sent.batch, words, now)
         claimed = parse_claimed(answer)
         self.has_turned = True
         if claimed.is_gone:
             self.is_gone = True
         for name, reason in claimed.dropped:
             self._events.emit("dropped", level="error", id=name, cause=reason)
+        # The answer of a call that was sent again may be that of the first sending.
+        claimed_at = sent.at if claimed.is_again else self._commands.sent_at
         for lease in claimed.leases:
-            self._take(lease, sent_at)
-        # A full answer: there may be more. Otherwise whoever adds a task leaves a token.
-        self._has_more = request.limit > 0 and len(claimed.leases) >= request.limit
+            self._take(lease, claimed_at, now)
+        # A full answer: there may be more, as when nothing was asked and now there is room. Otherwise
+        # whoever adds a task leaves a token.
+        limit = sent.request.limit
+        self._has_more = len(claimed.leases) >= limit and (limit > 0 or self._room > 0)
 
     def _settled(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
-        if not batch:
-            return
         self._in_flight = ()
-        self._only_free = self._only_free and all(outcome.name == "released" for outcome in batch)
-        for outcome in batch:
-            held = outcome.held
-            del self._held[held.lease.id]
-            self._slot.drop(held.index)
-            self._free_entries.append(held.index)
-            if held.cost != math.inf:
-                self._cost -= held.cost
-            if held is self._suspect:
-                self._suspect = None
-        if not self._held:
-            self._cost = 0.0
+        if (self._only_free or self._holds_back) and any(outcome.held.is_started for outcome in batch):
+            self._only_free = self._holds_back = False
+        self._holdings.settle(batch)
         self._ledger.book(batch, words, now)
 
-    def _take(self, lease: Lease, claimed_at: float) -> None:
-        index = self._free_entries.pop()
-        self._slot.hold(index, lease.id, lease.token, claimed_at)
-        cost = self._paces.cost(lease.type)
-        held = Held(lease, index, claimed_at, self._routes.get(lease.type), cost)
-        self._held[lease.id] = held
-        if cost != math.inf:
-            self._cost += cost
-        self._slot.observe_wait(self._queues.index(lease.queue), lease.wait_ms / 1_000)
-        if lease.crashes > 0:
+    def _take(self, lease: Lease, claimed_at: float, now: float) -> None:
+        held = self._holdings.take(lease, claimed_at, now)
+        if not self._may_claim:
+            self._give_back([held])
+        elif lease.crashes > 0:
             self._suspect = held
-            self._is_suspect_put = False
+            self._is_suspect_placed = False
         else:
             self.pool.put(held)
 
     # -- giving back
 
-    def _start_suspect(self) -> None:
-        if self._suspect is not None and not self._is_suspect_put and self._unfinished == 1:
-            self._is_suspect_put = True
-            self.pool.put(self._suspect)
+    def _waiting(self) -> list[Held]:
+        """Return what has waited longest behind a running task: of the buffer, and the suspect."""
+        waiting = [] if self._suspect is None or self._is_suspect_placed else [self._suspect]
+        oldest = self.pool.oldest_waiting()
+        if oldest is not None and oldest is not self._suspect:
+            waiting.append(oldest)
+        return waiting
+
+    def _give_back_late(self, now: float) -> None:
+        for held in self._waiting():
+            if now - held.arrived_at < PATIENCE:
+                continue
+            if held is self._suspect:
+                self._holds_back = True
+                self._give_back_suspect(held)
+            elif late := self.pool.take_back():
+                self._only_free = True
+                self._give_back(late)
 
     def _give_back_unstarted(self) -> None:
-        if self._suspect is not None and not self._is_suspect_put:
-            self._is_suspect_put = True
-            self._give_back([self._suspect])
+        if self._suspect is not None and not self._is_suspect_placed:
+            self._give_back_suspect(self._suspect)
         self._give_back(self.pool.take_back())
 
-    def _enforce_soft_limits(self, now: float) -> None:
+    def _give_back_suspect(self, suspect: Held) -> None:
+        self._is_suspect_placed = True
+        self._give_back([suspect])
+
+    def _give_back(self, tasks: Sequence[Held]) -> None:
+        self._outbox.extend(Outcome(held, "released") for held in tasks)
+
+    def _start_suspect(self) -> None:
+        suspect = self._suspect
+        if suspect is not None and not self._is_suspect_placed and self._holdings.unfinished == 1:
+            self._is_suspect_placed = True
+            self.pool.put(suspect)
+
+    # -- processors
+
+    def _look_after_threads(self, now: float) -> None:
         for held in self.pool.interrupt(now):
             self.has_interrupted = True
             self._events.emit(
                 "interrupted", level="warning", id=held.lease.id.decode(), attempt=held.lease.attempt,
                 cause="its time limit has passed",
-            )
-
-    def _give_back_late(self, now: float) -> None:
-        oldest = self.pool.oldest_waiting()
-        if oldest is None or oldest is self._suspect or now - oldest.claimed_at < PATIENCE:
-            return
-        late = self.pool.take_back()
-        if late:
-            self._only_free = True
-            self._give_back(late)
-
-    def _give_back(self, tasks: Sequence[Held]) -> None:
-        self._outbox.extend(Outcome(held, "released") for held in tasks)
-
-    def _collect_dead_threads(self) -> None:
-        for held in self.pool.replace_dead():
-            failure = told("ProcessorLost", "its thread was ended from outside")
-            attempts_left = held.lease.attempt < held.lease.max_attempts
-            self._outbox.append(
-                Outcome(
-                    held, "retrying" if attempts_left else "dead", 0.0, failure.text,
-                    1.0 if attempts_left else None, failure.type, failure.message,
-                )
-            )
+            )  # fmt: skip
+        if now >= self._threads_checked_at + THREADS_CHECK:
+            self._threads_checked_at = now
+            for outcome in self.pool.replace_dead():
+                self._outbox.append(outcome)

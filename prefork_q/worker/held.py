@@ -13,22 +13,34 @@ OutcomeName = Literal["succeeded", "retrying", "dead", "released"]
 class Held:
     """A leased task between its claim and its commit.
 
-    Made by the main thread; `is_started` is set by the processor that takes it, everything
-    else stays as it is.
+    Made by the main thread. `is_started` is set by the processor that takes it, `is_over` by the
+    main thread; everything else stays as it is.
     """
 
-    __slots__ = ("claimed_at", "cost", "index", "is_started", "lease", "route")
+    __slots__ = ("arrived_at", "claimed_at", "cost", "index", "is_over", "is_started", "lease", "route")
 
-    def __init__(self, lease: Lease, index: int, claimed_at: float, route: Route | None, cost: float) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        route: Route | None,
+        index: int,
+        claimed_at: float,
+        arrived_at: float,
+        cost: float | None,
+    ) -> None:
         self.lease = lease
+        self.route = route
         self.index = index
         """Its place in the scoreboard's table of held tasks."""
         self.claimed_at = claimed_at
-        """Boot time, taken before the claim was sent."""
-        self.route = route
+        """Boot time, not after the lease began."""
+        self.arrived_at = arrived_at
+        """Boot time at which the claim was answered."""
         self.cost = cost
-        """Seconds that it is expected to run; infinite if its type is slow or not known yet."""
+        """Seconds that it is expected to run; None if its type is slow or not known yet."""
         self.is_started = False
+        self.is_over = False
+        """Whether an outcome of it is on its way to Redis; later ones do not count."""
 
 
 class Outcome(NamedTuple):

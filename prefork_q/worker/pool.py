@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from prefork_q.worker.held import Held
+from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.processor import Processor
 
-MakeProcessor = Callable[[int, "SimpleQueue[Held | None]"], Processor]
+MakeProcessor = Callable[[int, "SimpleQueue[Held]"], Processor]
 
 
 class Pool:
@@ -21,7 +21,7 @@ class Pool:
 
     def __init__(self, threads: int, make: MakeProcessor) -> None:
         self._make = make
-        self._inbox: SimpleQueue[Held | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Held] = SimpleQueue()
         self._waiting: deque[Held] = deque()
         self.processors = [make(number, self._inbox) for number in range(threads)]
 
@@ -43,37 +43,36 @@ class Pool:
     def take_back(self) -> list[Held]:
         """Take back all that no processor has taken yet, the oldest first."""
         taken: list[Held] = []
-        while True:
-            try:
-                held = self._inbox.get_nowait()
-            except Empty:
-                break
-            if held is not None:
-                taken.append(held)
-        self._waiting.clear()
-        return taken
+        try:
+            while True:
+                taken.append(self._inbox.get_nowait())
+        except Empty:
+            # What was put in and is neither here nor started is in a processor's hands this moment.
+            self._waiting.clear()
+            return taken
 
     def next_soft_limit(self) -> float | None:
         """Return the boot time at which the next running attempt passes its soft limit."""
         limits = [limit for processor in self.processors if (limit := processor.soft_limit)]
-        return min(limits, default=None)
+        return min(limits) if limits else None
 
     def interrupt(self, now: float) -> list[Held]:
         """Interrupt the attempts whose soft limit has passed; return their tasks."""
         passed = (p.interrupt(now) for p in self.processors if 0 < p.soft_limit <= now)
         return [held for held in passed if held is not None]
 
-    def replace_dead(self) -> list[Held]:
-        """Replace threads that are gone; return what they had in their hands.
+    def replace_dead(self) -> list[Outcome]:
+        """Replace threads that are gone; return what became of what they had in their hands.
 
         A thread cannot end by an exception of a handler, but one can be ended from outside, by
         exceptions that are set in it faster than it can catch them.
         """
-        lost: list[Held] = []
+        lost: list[Outcome] = []
         for number, processor in enumerate(self.processors):
-            if processor.thread.ident is not None and not processor.thread.is_alive():
-                if processor.current is not None:
-                    lost.append(processor.current)
+            if processor.is_dead:
+                outcome = processor.bury()
+                if outcome is not None:
+                    lost.append(outcome)
                 self.processors[number] = self._make(number, self._inbox)
                 self.processors[number].start()
         return lost

@@ -1,45 +1,52 @@
 """One processor thread: takes a held task, runs its handler, and says what became of it.
 
 Whatever can happen in a handler becomes one of a closed set of outcomes here and nowhere else. The
-thread never ends by an exception of a handler, not even SystemExit or one set from outside.
+thread does not end by an exception of a handler, not even SystemExit or one set from outside; and
+if enough of those hit it between two attempts to end it all the same, no task is lost with it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
 from prefork_q.context import TaskContext
 from prefork_q.errors import Invalid, Reject, RetryAfter, TaskTimeout
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
-from prefork_q.worker.attempt import AttemptRuntime
+from prefork_q.retry import Retry
+from prefork_q.worker.attempt import AttemptRuntime, is_lease_valid
 from prefork_q.worker.failure import Failure, describe, told
-from prefork_q.worker.held import Held, Outcome, OutcomeName
+from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.result import encode_result
 
-UNKNOWN_DELAY = 5.0
+UNKNOWN_DELAY: Final = 5.0
 """Seconds after which a task of a type that is unknown here is offered again, plus jitter."""
+NO_ROUTE_RETRY: Final = Retry()
 
 
 class Processor:
     """One of a worker's threads.
 
-    `inbox` gives held tasks, None to end; `deliver` takes outcomes and may be called from here.
-    Tasks come in the order in which they were claimed.
+    `inbox` gives held tasks, in the order in which they were claimed. `deliver` takes outcomes, and
+    may be given a second one of the same task: the first one counts. `wake_by` sees to it that
+    `interrupt` is called at a boot time. All may be called from here.
     """
 
     def __init__(
         self,
         number: int,
         *,
-        inbox: SimpleQueue[Held | None],
+        inbox: SimpleQueue[Held],
         deliver: Callable[[Outcome], None],
+        wake_by: Callable[[float], None],
         slot: WorkerSlot,
         lease: float,
         grace: float,
@@ -47,8 +54,8 @@ class Processor:
         report_progress: Callable[[Held, float, str], None],
     ) -> None:
         self.number = number
-        self._inbox = inbox
         self._deliver = deliver
+        self._wake_by = wake_by
         self._slot = slot
         self._lease = lease
         self._grace = grace
@@ -56,12 +63,17 @@ class Processor:
         self._report_progress = report_progress
         self._pid = os.getpid()
         self._rng = random.Random()
+        self._hand: list[Held] = []
+        # Moves a task from the inbox into the hand without a step of the interpreter between: an
+        # exception set from outside finds it in the one or in the other.
+        self._takes = map(self._hand.append, iter(inbox.get, None))
         self._guard = threading.Lock()
         self.soft_limit = 0.0
         """Boot time at which the running attempt is to be interrupted, 0 for never."""
         self._timed: Held | None = None
-        self._current: Held | None = None
         self.thread = threading.Thread(target=self._run, name=f"processor-{number}", daemon=True)
+
+    # -- called by the main thread
 
     def start(self) -> None:
         self.thread.start()
@@ -69,33 +81,73 @@ class Processor:
 
     @property
     def current(self) -> Held | None:
-        """The task that it holds in its hands; read by the main thread, for its title and its drain."""
-        return self._current
+        """The task that it holds in its hands."""
+        return next(iter(self._hand), None)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its thread was started and has ended."""
+        return self.thread.ident is not None and not self.thread.is_alive()
+
+    def bury(self) -> Outcome | None:
+        """Clear up after the end of its thread; return what became of the task in its hands."""
+        self._slot.idle(self.number)
+        held = self.current
+        if held is None:
+            return None
+        if not held.is_started:
+            return Outcome(held, "released")
+        return self._failure_of(held, told("ProcessorLost", "its thread was ended from outside"), 0.0)
+
+    def interrupt(self, now: float) -> Held | None:
+        """Raise TaskTimeout in a handler whose soft limit has passed.
+
+        Returns the task if it was interrupted now; a limit is enforced once an attempt.
+        """
+        with self._guard:
+            held = self._timed
+            if held is None or now < self.soft_limit:
+                return None
+            self._timed = None
+            self.soft_limit = 0.0
+            set_async_exception(self.thread.ident, TaskTimeout)
+            return held
 
     # -- the thread
 
     def _run(self) -> None:
+        hand, takes = self._hand, self._takes
         while True:
             try:
-                held = self._inbox.get()
-                if held is None:
-                    return
-                self._current = held
+                next(takes)
+                held = hand[0]
                 held.is_started = True
                 outcome = self._attempt(held)
-                self._current = None
+                # In this order: between the two the task is delivered twice rather than never.
                 self._deliver(outcome)
+                hand.clear()
             except BaseException as error:
-                # An exception set from outside, that landed between two attempts or beside one.
-                held, self._current = self._current, None
-                if held is not None:
-                    self._deliver(self._failed(held, error, 0.0))
+                self._recover(error)
+
+    def _recover(self, error: BaseException) -> None:
+        """An exception set from outside has landed between two attempts or beside one."""
+        self._require_own_process()
+        self._end_timed_call()
+        self._slot.idle(self.number)
+        held = self.current
+        if held is None:
+            return
+        self._deliver(self._failed(held, error, 0.0) if held.is_started else Outcome(held, "released"))
+        self._hand.clear()
 
     def _attempt(self, held: Held) -> Outcome:
         lease, route = held.lease, held.route
         started = boot_time()
-        if started - held.claimed_at > self._lease / 4 and not self._is_valid(held):
-            # Stopped or starved for so long that somebody else may have it: it must not start here.
+        # Stopped or starved for so long that somebody else may have it: it must not start here. A
+        # young lease need not be looked up.
+        if started - held.claimed_at > self._lease / 4 and not is_lease_valid(
+            held, self._slot, self._lease, started
+        ):
             return Outcome(held, "released")
         if route is None:
             return self._unknown(held)
@@ -128,22 +180,17 @@ class Processor:
         return outcome
 
     def _require_own_process(self) -> None:
-        # A handler that forked and let its child return here: the child is no worker.
+        # A handler that forked and let its child come back here: the child is no worker.
         if os.getpid() != self._pid:
             os._exit(1)
 
     # -- what became of it
 
     def _failed(self, held: Held, error: BaseException, ran: float) -> Outcome:
-        lease, route = held.lease, held.route
         failure = describe(error)
-        if route is None or lease.attempt >= lease.max_attempts or self._is_final(held, error):
-            return self._outcome(held, failure, ran, None)
-        if isinstance(error, RetryAfter):
-            delay = route.retry.at_least(error.seconds, self._rng)
-        else:
-            delay = route.retry.delay(lease.attempt, self._rng)
-        return self._outcome(held, failure, ran, delay)
+        if self._is_final(held, error):
+            return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
+        return self._failure_of(held, failure, ran, error.seconds if isinstance(error, RetryAfter) else None)
 
     def _delay_of_hard_limit(self, held: Held) -> float:
         """Return the seconds to the next attempt if this one ends at its hard limit, -1 if it is the last."""
@@ -152,20 +199,29 @@ class Processor:
             return -1.0
         return route.retry.delay(lease.attempt, self._rng)
 
-    def _is_final(self, held: Held, error: BaseException) -> bool:
+    @staticmethod
+    def _is_final(held: Held, error: BaseException) -> bool:
         never = held.route.retry.never if held.route is not None else ()
         return isinstance(error, (Reject, Invalid, *never))
+
+    def _failure_of(self, held: Held, failure: Failure, ran: float, asked: float | None = None) -> Outcome:
+        """Return the outcome of a failure that may be retried, after `asked` seconds at least."""
+        lease = held.lease
+        if lease.attempt >= lease.max_attempts:
+            return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
+        retry = held.route.retry if held.route is not None else NO_ROUTE_RETRY
+        # What was asked for is the handler's, and may be no number.
+        if isinstance(asked, (int, float)) and not math.isnan(asked):
+            delay = retry.at_least(asked, self._rng)
+        else:
+            delay = retry.delay(lease.attempt, self._rng)
+        return Outcome(held, "retrying", ran, failure.text, delay, failure.type, failure.message)
 
     def _unknown(self, held: Held) -> Outcome:
         type_ = held.lease.type.decode("utf-8", "replace")
         failure = told("UnknownType", f"no live worker knows a handler for the type {type_!r}")
         delay = UNKNOWN_DELAY * (1 + 0.2 * self._rng.random())
         return Outcome(held, "released", 0.0, failure.text, delay, failure.type, failure.message)
-
-    @staticmethod
-    def _outcome(held: Held, failure: Failure, ran: float, delay: float | None) -> Outcome:
-        name: OutcomeName = "dead" if delay is None else "retrying"
-        return Outcome(held, name, ran, failure.text, delay, failure.type, failure.message)
 
     # -- what a handler is given
 
@@ -181,9 +237,6 @@ class Processor:
             runtime=AttemptRuntime(held, self._slot, self._lease, self._report_progress),
         )
 
-    def _is_valid(self, held: Held) -> bool:
-        return AttemptRuntime(held, self._slot, self._lease, self._report_progress).is_lease_valid()
-
     # -- the soft time limit
 
     def _timed_call(
@@ -198,26 +251,16 @@ class Processor:
         self._timed = held
         self.soft_limit = deadline
         try:
+            self._wake_by(deadline)
             return function(**arguments)
         finally:
-            with self._guard:
-                self._timed = None
-                self.soft_limit = 0.0
-                set_async_exception(self.thread.ident, None)
+            self._end_timed_call()
 
-    def interrupt(self, now: float) -> Held | None:
-        """Raise TaskTimeout in a handler whose soft limit has passed. Main thread only.
-
-        Returns the task if it was interrupted now; a limit is enforced once an attempt.
-        """
+    def _end_timed_call(self) -> None:
         with self._guard:
-            held = self._timed
-            if held is None or now < self.soft_limit:
-                return None
             self._timed = None
             self.soft_limit = 0.0
-            set_async_exception(self.thread.ident, TaskTimeout)
-            return held
+            set_async_exception(self.thread.ident, None)
 
 
 def set_async_exception(thread: int | None, kind: type[BaseException] | None) -> None:
@@ -227,5 +270,3 @@ def set_async_exception(thread: int | None, kind: type[BaseException] | None) ->
     """
     exception = ctypes.py_object(kind) if kind is not None else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), exception)
-
-

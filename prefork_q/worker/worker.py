@@ -5,21 +5,23 @@
 - turns the fetch loop until it is told to stop: by the master, by a SIGTERM of its own, or by the
   end of file that the master's death leaves on the channel;
 - drains: claims nothing more, gives back what was not started, waits for what runs until the
-  deadline, flushes, ends. What still runs then stays in its slot of the scoreboard, and the keeper
-  gives it back once the process is gone: so it never runs twice at the same time.
+  deadline, commits, ends. What still runs then stays in its slot of the scoreboard, and the keeper
+  gives it back once the process is gone: so it never runs twice at the same time;
+- after a soft time limit was enforced it ends as soon as nothing runs in it: a lock of the user's
+  may be held for ever by the code that was interrupted.
 
 The process ends by os._exit: its processor threads may be in any code.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
@@ -27,19 +29,20 @@ from typing import Final
 from setproctitle import setproctitle
 
 from prefork_q.app import App
-from prefork_q.broker import Broker, Limits
-from prefork_q.connection import connect
-from prefork_q.errors import Unavailable
+from prefork_q.broker import Limits
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import ChannelClosed
+from prefork_q.ipc.fork import INTERNAL_ERROR, NODE_SIGNALS
 from prefork_q.ipc.messages import Drain, Failed, Ready
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.keys import Keys
 from prefork_q.outage import Outage
-from prefork_q.worker.commit import settlement
+from prefork_q.worker.bell import Bell
+from prefork_q.worker.failure import message_of, type_name
 from prefork_q.worker.fetch import FetchLoop, FetchSettings
 from prefork_q.worker.held import Held
+from prefork_q.worker.hooks import StopHooks
 from prefork_q.worker.lines import CommandLine, WakeLine
 from prefork_q.worker.pool import Pool
 from prefork_q.worker.processor import Processor
@@ -51,9 +54,12 @@ SWITCH_INTERVAL: Final = 0.0005
 a round trip beside four busy threads takes 24 ms."""
 
 HOOK_TIME: Final = 1.0
-"""Seconds that the stop hooks may take together, at most; less if the drain's deadline is nearer."""
+"""Seconds that the stop hooks may take together."""
 FLUSH_TIME: Final = 0.3
-"""Seconds before the drain's deadline at which waiting ends, so that there is time to flush."""
+"""Seconds of a drain that are kept for commits, after which what still runs is not waited for."""
+END_SHARE: Final = 0.25
+"""Of a drain: more than that is kept neither for commits nor for hooks."""
+TITLE_INTERVAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +81,8 @@ def run_worker(birth: Birth, app: App, settings: WorkerSettings, events: Events)
     """Be the worker of this birth until the end of the process. Returns its exit code."""
     if not birth.introduce():
         return 0
-    return Worker(birth, app, settings, events.with_process(
-        worker=birth.slot, gen=birth.generation, pid=os.getpid()
-    )).run()
+    log = events.with_process(worker=birth.slot, gen=birth.generation, pid=os.getpid())
+    return Worker(birth, app, settings, log).run()
 
 
 class Worker:
@@ -85,49 +90,53 @@ class Worker:
 
     def __init__(self, birth: Birth, app: App, settings: WorkerSettings, events: Events) -> None:
         self._birth = birth
+        self._channel = birth.channel
         self._app = app
         self._settings = settings
         self._events = events
         self._slot = birth.scoreboard.worker(birth.slot)
-        self._keys = Keys(settings.namespace)
+        self._title = f"prefork-q: worker {birth.slot} gen {birth.generation}"
+        self._titled_at = 0.0
+        self._bell = Bell()
         self._is_terminated = False
         self._is_orphan = False
         self._deadline: float | None = None
-        self._titled_at = 0.0
+        """Boot time at which it has to be gone, infinite if it ends once nothing runs; None: it goes on."""
+        self._end_time = 0.0
+        """Seconds before the deadline at which handlers are not waited for any more."""
+        self._catch_signals()
         self._loop, self._pool = self._assemble()
+        self._is_child = False
+        os.register_at_fork(after_in_child=self._forget_everything)
 
     def _assemble(self) -> tuple[FetchLoop, Pool]:
-        settings, slot = self._settings, self._slot
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_term)
-        rng = random.Random()
+        settings, slot, keys = self._settings, self._slot, Keys(self._settings.namespace)
         queues = QueueOrder(
-            [name for name, _ in settings.queues], [weight for _, weight in settings.queues], rng
+            [name for name, _ in settings.queues], [weight for _, weight in settings.queues], random.Random()
         )
-        table = dict(routes(self._app))
+        table = routes(self._app)
         slot.register([route.name for route in table.values()], queues.names)
         outage = Outage(self._events)
-        self._commands = CommandLine(settings.redis_url, self._keys, slot, outage)
-        self._wakes = WakeLine(settings.redis_url, [self._keys.wake(name) for name in queues.names], outage)
+        wake_keys = [keys.wake(name) for name in queues.names]
+        url, ring = settings.redis_url, self._bell.ring
         loop = FetchLoop(
             FetchSettings(self._birth.incarnation, settings.threads, settings.lease, settings.limits),
             slot=slot,
-            commands=self._commands,
-            wakes=self._wakes,
+            commands=CommandLine(url, keys, slot, outage, ring),
+            wakes=WakeLine(url, wake_keys, slot, outage, self._events, ring),
             queues=queues,
             routes=table,
             events=self._events,
-            life=self._look_after_life,
-            life_fds=(reader, self._birth.channel.fileno()),
-            wake_fd=writer,
+            bell=self._bell,
+            channel_fd=self._channel.fileno(),
         )
 
-        def make(number: int, inbox: SimpleQueue[Held | None]) -> Processor:
+        def make(number: int, inbox: SimpleQueue[Held]) -> Processor:
             return Processor(
                 number,
                 inbox=inbox,
                 deliver=loop.deliver,
+                wake_by=loop.wake_by,
                 slot=slot,
                 lease=settings.lease,
                 grace=settings.grace,
@@ -137,153 +146,169 @@ class Worker:
 
         pool = Pool(settings.threads, make)
         loop.attach(pool)
-        os.register_at_fork(after_in_child=self._forget_everything)
         return loop, pool
 
     # -- life
 
     def run(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL)
-        setproctitle(f"prefork-q: worker {self._birth.slot} gen {self._birth.generation}")
+        setproctitle(self._title)
         if not self._run_start_hooks():
             return 1
-        self._pool.start()
+        # Once more: a hook's library may have taken the signal for itself.
+        self._catch_signals()
+        try:
+            self._pool.start()
+            self._turn_until_told()
+            self._end()
+        except Exception as error:
+            # Nothing here may fail; if it does all the same, the keeper gives back what is held.
+            self._events.emit(
+                "failed", level="error", error_type=type_name(error), error_message=message_of(error),
+                traceback=traceback.format_exc(),
+            )  # fmt: skip
+            os._exit(INTERNAL_ERROR)
+        os._exit(0)
+
+    def _turn_until_told(self) -> None:
         is_ready = False
-        while not self._is_done():
-            self._loop.turn()
+        self._loop.work(())
+        while not self._may_end():
+            self._turn(math.inf if self._deadline is None else self._deadline - self._end_time)
             if self._loop.has_turned and not is_ready:
                 is_ready = True
                 self._say_ready()
-            self._show_title()
-        self._stop()
-        os._exit(0)
 
-    def _look_after_life(self) -> bool:
-        """Read signals and messages; return whether to go on claiming. Called each turn of the loop."""
-        if not self._is_orphan:
-            try:
-                while (message := self._birth.channel.receive()) is not None:
-                    if isinstance(message, Drain):
-                        self._drain(message.seconds)
-            except ChannelClosed:
-                self._is_orphan = True
-                self._loop.forget_fd(self._birth.channel.fileno())
-                self._events.emit("orphaned", level="warning", cause="the master is gone: draining")
-                self._drain(self._settings.drain_timeout)
-        if self._is_terminated and self._deadline is None:
+    def _turn(self, until: float) -> None:
+        ready = self._loop.sleep(until)
+        # Before the loop looks at answers: what came with an order to stop must not be started.
+        self._look_after_life(ready)
+        self._loop.work(ready)
+        self._show_title()
+
+    def _may_end(self) -> bool:
+        if self._deadline is None:
+            return False
+        return self._loop.is_done or boot_time() >= self._deadline - self._end_time
+
+    def _end(self) -> None:
+        """Let the stop hooks run, commit what is finished, tell the fate of what is not."""
+        deadline = self._deadline or 0.0
+        hooks = StopHooks(self._app.hooks.worker_stop, self._events, self._bell.ring)
+        hooks.start()
+        hooks_until = min(boot_time() + HOOK_TIME, deadline)
+        while not self._loop.is_flushed or not hooks.are_done:
+            until = hooks_until if self._loop.is_flushed else deadline
+            if boot_time() >= until:
+                break
+            self._turn(until)
+        if not hooks.are_done:
+            self._events.emit("hook_abandoned", level="error", hook="on_worker_stop")
+        self._tell_fates()
+
+    def _tell_fates(self) -> None:
+        left = [held.lease.id.decode() for held in self._loop.uncommitted()]
+        if left:
+            cause = "Redis did not answer before the time to stop came"
+            self._events.emit("left_leased", level="error", tasks=len(left), ids=left[:20], cause=cause)
+        self._loop.log_unfinished(boot_time())
+
+    # -- orders
+
+    def _look_after_life(self, ready: Container[int]) -> None:
+        if not self._is_orphan and self._channel.fileno() in ready:
+            self._read_channel()
+        if self._deadline is not None:
+            return
+        if self._is_terminated:
             self._drain(self._settings.drain_timeout)
-        if self._loop.is_gone and self._deadline is None:
+        elif self._loop.is_gone:
             cause = "it was held for dead, its tasks were handed back"
             self._events.emit("disowned", level="error", cause=cause)
             self._drain(0.0)
-        if self._loop.has_interrupted and self._deadline is None:
-            # A lock may be held for ever by the code that was interrupted.
+        elif self._loop.has_interrupted:
             self._events.emit("recycled", cause="a time limit interrupted a handler")
+            self._drain(math.inf)
+
+    def _read_channel(self) -> None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                if isinstance(message, Drain):
+                    self._drain(message.seconds)
+        except ChannelClosed:
+            self._is_orphan = True
+            self._loop.forget_channel()
+            self._events.emit("orphaned", level="warning", cause="the master is gone: draining")
             self._drain(self._settings.drain_timeout)
-        return self._deadline is None
 
     def _drain(self, seconds: float) -> None:
-        deadline = boot_time() + max(0.0, seconds)
+        """Claim nothing more and end within so many seconds, or earlier if that was ordered before."""
         if self._deadline is None:
             self._slot.state = "draining"
+            self._loop.quiet()
+        deadline = boot_time() + max(0.0, seconds)
+        if self._deadline is None or deadline < self._deadline:
             self._deadline = deadline
-        else:
-            self._deadline = min(self._deadline, deadline)
-        self._loop.wake_at = self._deadline - FLUSH_TIME
-
-    def _is_done(self) -> bool:
-        if self._deadline is None:
-            return False
-        return self._loop.is_idle or boot_time() >= self._deadline - FLUSH_TIME
+            kept = FLUSH_TIME + (HOOK_TIME if self._app.hooks.worker_stop else 0.0)
+            self._end_time = min(kept, END_SHARE * max(0.0, seconds))
 
     def _say_ready(self) -> None:
         if self._deadline is None:
             self._slot.state = "ready"
         try:
-            self._birth.channel.send(Ready())
+            self._channel.send(Ready())
         except ChannelClosed:
             # The next turn reads the end of file and drains.
             return
 
-    def _stop(self) -> None:
-        """Flush what is finished, let the stop hooks run, tell the fate of what is not."""
-        left = max(0.0, (self._deadline or 0.0) - boot_time())
-        self._run_stop_hooks(min(HOOK_TIME, left))
-        batch = self._loop.remaining()
-        if batch:
-            client = connect(self._settings.redis_url, timeout=1.0)
-            broker = Broker(client, self._keys, self._settings.limits)
-            try:
-                words = broker.settle([settlement(outcome) for outcome in batch])
-            except Unavailable as error:
-                ids = [outcome.held.lease.id.decode() for outcome in batch]
-                self._events.emit(
-                    "left_leased", level="error", tasks=len(ids), ids=ids[:20], cause=str(error)
-                )
-            else:
-                self._loop.book(batch, [word.encode() for word in words])
-        self._loop.log_unfinished(boot_time())
-
-    # -- hooks
+    # -- start hooks
 
     def _run_start_hooks(self) -> bool:
         try:
             for hook in self._app.hooks.worker_start:
                 hook()
-        except Exception as error:
-            reason = f"the hook on_worker_start raised {type(error).__name__}: {error}"
+        except BaseException as error:
+            reason = f"the hook on_worker_start raised {type_name(error)}: {message_of(error)}"
             self._fail(reason, traceback.format_exc())
             return False
         return True
 
-    def _run_stop_hooks(self, limit: float) -> None:
-        hooks = self._app.hooks.worker_stop
-        if not hooks:
-            return
-
-        def run() -> None:
-            for hook in hooks:
-                try:
-                    hook()
-                except BaseException as error:
-                    self._events.emit(
-                        "hook_failed", level="error", hook="on_worker_stop", error_type=type(error).__name__,
-                        error_message=str(error),
-                    )
-
-        thread = threading.Thread(target=run, name="stop-hooks", daemon=True)
-        thread.start()
-        thread.join(limit)
-        if thread.is_alive():
-            self._events.emit("hook_abandoned", level="error", hook="on_worker_stop", after_s=round(limit, 3))
-
     def _fail(self, reason: str, trace: str) -> None:
         try:
-            self._birth.channel.send(Failed(reason, trace))
+            self._channel.send(Failed(reason, trace))
         except ChannelClosed:
             self._events.emit("failed", level="error", cause=reason)
 
     # -- signals, forks, title
+
+    def _catch_signals(self) -> None:
+        signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: object) -> None:
         self._is_terminated = True
 
     def _forget_everything(self) -> None:
         """In a handler's own child: it is no worker, and must not touch what is the worker's."""
+        if self._is_child:
+            # A child's child: the numbers of the closed descriptors may be its own by now.
+            return
+        self._is_child = True
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, *NODE_SIGNALS):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._loop.forget_descriptors()
-        self._birth.channel.close()
+        self._channel.close()
 
     def _show_title(self) -> None:
         now = boot_time()
-        if now - self._titled_at < 1.0:
+        if now - self._titled_at < TITLE_INTERVAL:
             return
         self._titled_at = now
         running = next((held for p in self._pool.processors if (held := p.current) is not None), None)
-        title = f"prefork-q: worker {self._birth.slot} gen {self._birth.generation}"
+        title = self._title
         if running is not None:
             lease = running.lease
             title += f" [{lease.type.decode('utf-8', 'replace')} {lease.id.decode()}]"
         setproctitle(title)
-

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("options",),
     ("config", "places", "folder"),
     ("ipc",),
-    ("connection", "outage"),
+    ("connection", "nonblocking", "outage"),
     ("broker",),
     ("records",),
     ("inspector", "survey"),
