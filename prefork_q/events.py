@@ -78,6 +78,11 @@ class Events:
         """Return events to the same sink whose lines also carry `fields`."""
         return Events(self.sink, format=self.format, level=self.level, process={**self.process, **fields})
 
+    def set_level(self, level: Level) -> None:
+        """Make lines of this level and above from now on."""
+        self.level = level
+        self._rank = RANK[level]
+
     def is_on(self, level: Level) -> bool:
         """Whether events of `level` make a line."""
         return RANK[level] >= self._rank

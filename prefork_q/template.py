@@ -109,8 +109,8 @@ class Template(Generic[AppT]):
                 match message:
                     case None:
                         channel.poll(IDLE)
-                    case Spawn() if len(fds) == 1:
-                        channel.send(self._spawn(birth, app, message, fds[0], is_forced=is_forced))
+                    case Spawn() if len(fds) == 2:
+                        channel.send(self._spawn(birth, app, message, fds, is_forced=is_forced))
                     case Drain():
                         return 0
                     case _:
@@ -121,23 +121,24 @@ class Template(Generic[AppT]):
             return 0
 
     def _spawn(
-        self, birth: Birth, app: AppT | None, request: Spawn, fd: int, *, is_forced: bool
+        self, birth: Birth, app: AppT | None, request: Spawn, fds: list[int], *, is_forced: bool
     ) -> Spawned | SpawnFailed:
-        """Make one worker; `fd` is its end of its channel, closed here afterwards."""
+        """Make one worker; `fds` are its end of its channel and its file for stacks, closed here after."""
         try:
             pid = fork_detached(
-                lambda: self._begin(birth, app, request, fd),
-                keep_fds=(fd, *self._settings.keep_fds),
+                lambda: self._begin(birth, app, request, *fds),
+                keep_fds=(*fds, *self._settings.keep_fds),
                 is_forced=is_forced,
                 timeout=SPAWN_TIMEOUT,
             )
         except OSError as error:
             return SpawnFailed(request.incarnation, f"cannot be forked: {error.strerror or error}")
         finally:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
         return Spawned(request.incarnation, pid)
 
-    def _begin(self, birth: Birth, app: AppT | None, request: Spawn, fd: int) -> int:
+    def _begin(self, birth: Birth, app: AppT | None, request: Spawn, fd: int, stacks_fd: int) -> int:
         """Runs in the new worker."""
         setproctitle(f"prefork-q: worker {request.slot}")
         channel = Channel.from_fd(fd)
@@ -155,6 +156,8 @@ class Template(Generic[AppT]):
                 master_pid=birth.master_pid,
                 channel=channel,
                 scoreboard=birth.scoreboard,
+                cell=request.cell,
+                stacks_fd=stacks_fd,
             ),
             app,
         )

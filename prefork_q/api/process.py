@@ -73,7 +73,7 @@ class ApiProcess:
         self._config = config
         self._listeners = listeners
         self._events = events
-        self._slot = birth.scoreboard.api(birth.slot)
+        self._slot = birth.scoreboard.api(birth.cell)
         self._counting = threading.Lock()
         self._is_terminated = False
         # Read by the loop, so that a signal ends its wait (select and poll go on after a handler).

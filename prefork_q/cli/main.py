@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
 from typing import Any
 
 import click
@@ -60,7 +62,17 @@ def prefork_q() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run())
+    code = run()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        # Whoever read it has gone.
+        code = code or FAILED
+    # The interpreter would take its modules apart first: up to half a second, for nothing.
+    if threading.active_count() == 1:
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -57,6 +57,8 @@ class Roles:
             grace=config.grace,
             result_limit=config.result_limit,
             limits=Limits(retention=config.retention, max_crashes=config.max_crashes),
+            max_tasks=config.max_tasks or 0,
+            max_rss=config.max_rss or 0,
         )
         template = Template(
             load=self._load,
@@ -75,6 +77,7 @@ class Roles:
             redis_url=effective_redis_url(config),
             node=self.settings.node,
             namespace=config.namespace,
+            threads=config.threads,
             lease=config.lease,
             drain_timeout=config.drain_timeout,
             retention=config.retention,

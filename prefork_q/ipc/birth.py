@@ -25,9 +25,11 @@ ADOPTION = 10.0
 class Birth:
     """What a process is given when it is made.
 
-    `role` is template, worker, keeper, api or store; `slot` numbers the processes of a role from 0;
-    `incarnation` is unique for ever; `generation` is that of the template. `may_preload` is the
-    template's: false once the handlers' import was found to leave threads or sockets.
+    `role` is template, worker, keeper, api or store; `slot` numbers the places of a role from 0; `cell`
+    is the row of the scoreboard that a worker or an api process writes, alone: while one takes over from
+    another there are two in a place, each with its own. `incarnation` is unique for ever; `generation`
+    is that of the template. `may_preload` is the template's: false once the handlers' import was found to
+    leave threads or sockets. `stacks_fd` is a worker's file for its stacks.
     """
 
     role: str
@@ -38,6 +40,8 @@ class Birth:
     channel: Channel
     scoreboard: Scoreboard
     may_preload: bool = True
+    cell: int = 0
+    stacks_fd: int = -1
 
     def introduce(self, *, parent_death_signal: int | None = signal.SIGTERM, timeout: float = 30.0) -> bool:
         """Say hello and wait for `go`. False: the master is gone, or wants it no more: exit at once.

@@ -5,8 +5,8 @@ Each message is a frozen dataclass; its class name is its name on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,6 +17,28 @@ class Claim(NamedTuple):
 
     id: str
     token: int
+
+
+class TimedOut(NamedTuple):
+    """A running task whose process was killed for it: its attempt is used.
+
+    `limit`: its time limit, s. `delay`: seconds until its next attempt, None if there is none left.
+    `stack`: what its thread was doing just before.
+    """
+
+    id: str
+    token: int
+    limit: float
+    delay: float | None
+    stack: str
+
+
+class Ended(NamedTuple):
+    """How many attempts of a type the keeper ended in one way (a counter of `stats` for types)."""
+
+    type: str
+    counter: int
+    n: int
 
 
 # -- from the master ---------------------------------------------------------------------------
@@ -32,20 +54,36 @@ class Drain:
     """Stop within `seconds`; a later one replaces an earlier one.
 
     A worker claims nothing more, lets what runs finish, gives the rest back and exits 0. The api
-    answers what it has and exits. The keeper gets it when all workers are gone: it hands back what
-    it was told, then exits.
+    answers what it has and exits; for `patience` seconds it also answers once more on connections that are
+    open. The keeper gets it when all workers are gone, or to make room for another one: it hands back
+    what it was told, then exits.
     """
 
     seconds: float
+    patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """To a worker: claim nothing more, give back what was not started, and live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """To a worker: claim again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """To the template: make a worker. The newborn's end of its channel comes along as a descriptor."""
+    """To the template: make a worker.
+
+    Two descriptors come along: the newborn's end of its channel, and the file for its stacks.
+    """
 
     slot: int
     incarnation: str
     generation: int
+    cell: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +93,11 @@ class DeathNotice:
     `running` were in a handler when it died, `held` are all others that it had claimed (buffered, or
     finished but not committed); no id is in both. `drained`: the master had told it to stop, or killed
     it for reasons of its own, so nothing is charged to any task. Otherwise each of `running` is charged
-    a crash. `signal` or `exit_code` is set, the other one None; `cause` says the same in words.
+    a crash. `timed_out` are those of the running ones that the master killed it for. `signal` or
+    `exit_code` is set, the other one None; `cause` says the same in words.
+
+    `ran`: seconds, by id, of what was in a handler. `stack`: what the thread that brought the process
+    down was doing, if it could still say so.
     """
 
     incarnation: str
@@ -67,10 +109,24 @@ class DeathNotice:
     running: tuple[Claim, ...] = ()
     held: tuple[Claim, ...] = ()
     peak_rss_bytes: int | None = None
+    pid: int | None = None
+    generation: int = 0
+    timed_out: tuple[TimedOut, ...] = ()
+    ran: Mapping[str, float] = field(default_factory=dict)
+    oom_killed: bool = False
+    stack: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "running", _claims(self.running))
         object.__setattr__(self, "held", _claims(self.held))
+        object.__setattr__(self, "timed_out", tuple(TimedOut(*entry) for entry in self.timed_out))
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """To a worker: write what all threads are doing into the file for stacks, then answer `Dumped`."""
+
+    serial: int
 
 
 # -- to the master -----------------------------------------------------------------------------
@@ -124,10 +180,41 @@ class Unsafe:
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadWanted:
+    """From the watcher: these files have changed."""
+
+    paths: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", tuple(self.paths))
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """From the keeper: what this incarnation held is given back, the notice may be forgotten."""
+    """From the keeper: what this incarnation held is given back, the notice may be forgotten.
+
+    `ended`: the attempts that were ended by that, for the numbers of their types.
+    """
 
     incarnation: str
+    ended: tuple[Ended, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ended", tuple(Ended(*entry) for entry in self.ended))
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """From a worker: the stacks that were asked for by this number are written."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retiring:
+    """From a worker: it claims nothing more and exits when it is idle, for this reason of its own."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +228,8 @@ class RedisState:
 Message = (
     Go
     | Drain
+    | Quiet
+    | Resume
     | Spawn
     | DeathNotice
     | Hello
@@ -149,8 +238,12 @@ Message = (
     | Spawned
     | SpawnFailed
     | Unsafe
+    | ReloadWanted
     | Acknowledged
     | RedisState
+    | DumpStacks
+    | Dumped
+    | Retiring
 )
 
 _BY_NAME: dict[str, type[Any]] = {
@@ -158,6 +251,8 @@ _BY_NAME: dict[str, type[Any]] = {
     for kind in (
         Go,
         Drain,
+        Quiet,
+        Resume,
         Spawn,
         DeathNotice,
         Hello,
@@ -166,8 +261,12 @@ _BY_NAME: dict[str, type[Any]] = {
         Spawned,
         SpawnFailed,
         Unsafe,
+        ReloadWanted,
         Acknowledged,
         RedisState,
+        DumpStacks,
+        Dumped,
+        Retiring,
     )
 }
 

@@ -15,7 +15,8 @@ from prefork_q.ipc import stats
 from prefork_q.ipc.slot import WorkerSlot, slot_words
 
 _ROLE_WORDS: Final = 64
-_ROLES: Final = 1 + 16
+API_CELLS: Final = 16
+_ROLES: Final = 1 + API_CELLS
 """The keeper, and api processes."""
 _BEAT: Final = 0
 _COUNTERS: Final = 8

@@ -6,21 +6,22 @@ is safe to repeat. So it is acknowledged only once Redis has said that it is don
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-
-import orjson
+from typing import Final, NamedTuple
 
 from prefork_q.broker import Broker, HandBack, Returned
-from prefork_q.events import Events, Level
+from prefork_q.events import Events, Level, Outcome
 from prefork_q.ipc import stats
-from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice
+from prefork_q.ipc.messages import Acknowledged, DeathNotice, Ended
 from prefork_q.ipc.scoreboard import RoleSlot
 from prefork_q.keeper.agenda import NEVER
+from prefork_q.keeper.postmortem import PostMortem, of_crash, of_time_limit
 from prefork_q.states import Status
 
 BATCH = 500
 
-OUTCOMES = {
+OUTCOMES: Final[dict[Status, Outcome]] = {
     Status.PENDING: "released",
     Status.DELAYED: "retrying",
     Status.DEAD: "dead",
@@ -61,62 +62,97 @@ class Returner:
 
     def left(self) -> list[str]:
         """Return the ids of the tasks that still wait to be handed back."""
-        return [claim.id for notice in self._notices.values() for claim in (*notice.running, *notice.held)]
+        return [
+            id
+            for notice in self._notices.values()
+            for id in (
+                *(late.id for late in notice.timed_out),
+                *(claim.id for claim in (*notice.running, *notice.held)),
+            )
+        ]
 
     def run(self, now: float) -> float:
         for notice in self._notices.values():
-            self._hand_back(notice)
+            ended = self._hand_back(notice)
             del self._notices[notice.incarnation]
-            self._acknowledge(Acknowledged(notice.incarnation))
+            self._acknowledge(Acknowledged(notice.incarnation, ended))
             break
         return now if self._notices else NEVER
 
-    def _hand_back(self, notice: DeathNotice) -> None:
-        entries = list(_entries(notice))
-        crashed = {entry.id for entry in entries if entry.verdict == "crashed"}
+    def _hand_back(self, notice: DeathNotice) -> tuple[Ended, ...]:
+        verdicts = list(_verdicts(notice))
+        by_id = {verdict.entry.id: verdict for verdict in verdicts}
+        entries = [verdict.entry for verdict in verdicts]
+        ended: Counter[tuple[str, int]] = Counter()
         # The first call also ends the worker's name and finds what its last claim took unseen.
         for start in range(0, max(len(entries), 1), BATCH):
             for one in self._broker.hand_back(
                 notice.incarnation, entries[start : start + BATCH], lease=self._lease
             ):
-                self._note(notice, one, has_crashed=one.id in crashed)
+                ended.update(self._note(notice, one, by_id.get(one.id, UNSEEN)))
+        return tuple(Ended(type, counter, n) for (type, counter), n in ended.items())
 
-    def _note(self, notice: DeathNotice, one: Returned, *, has_crashed: bool) -> None:
+    def _note(self, notice: DeathNotice, one: Returned, verdict: Verdict) -> list[tuple[str, int]]:
+        """Count and log one; return what counts for its type."""
         self._slot.add(stats.HANDED_BACK)
-        if not has_crashed or one.status is not Status.PENDING:
-            self._slot.add(COUNTERS.get(one.status, stats.RELEASED))
+        is_timed_out, has_crashed = verdict.entry.verdict == "timed_out", verdict.entry.verdict == "crashed"
+        counters = [COUNTERS[one.status]] if one.status in COUNTERS else []
+        if has_crashed and one.status is Status.PENDING:
+            counters = []
+        if is_timed_out:
+            counters.append(stats.FAILED)
+            if one.status is Status.DELAYED:
+                counters.append(stats.RETRIED)
+        for counter in counters:
+            self._slot.add(counter)
+        if is_timed_out:
+            self._log_attempt(notice, one, verdict)
+        else:
+            self._log(notice, one, verdict, has_crashed=has_crashed)
+        return [(one.type, counter) for counter in counters if counter < stats.TYPE_COUNTERS]
+
+    def _log_attempt(self, notice: DeathNotice, one: Returned, verdict: Verdict) -> None:
+        """As the worker would have: the attempt is over."""
+        events = self._events.with_process(worker=notice.slot, gen=notice.generation, pid=notice.pid)
+        error = verdict.error
+        line = events.attempt_line(
+            one.id, one.type, one.queue, one.attempt, OUTCOMES[one.status], notice.ran.get(one.id, 0.0),
+            error.type if error else None, error.message if error else None,
+        )  # fmt: skip
+        events.lines([line])
+
+    def _log(self, notice: DeathNotice, one: Returned, verdict: Verdict, *, has_crashed: bool) -> None:
         level: Level = "error" if one.status is Status.DEAD else "warning" if has_crashed else "info"
-        self._events.emit(
-            "handed_back", level=level, id=one.id, type=one.type, outcome=OUTCOMES[one.status],
-            has_crashed=has_crashed, cause=notice.cause, worker=notice.slot,
+        ran, error = notice.ran.get(one.id), verdict.error
+        self._events.with_process(worker=notice.slot, gen=notice.generation, pid=notice.pid).emit(
+            "handed_back", level=level, id=one.id, type=one.type, queue=one.queue, attempt=one.attempt,
+            outcome=OUTCOMES[one.status], duration_ms=None if ran is None else round(ran * 1000, 3),
+            has_crashed=has_crashed, cause=notice.cause,
+            error_type=error.type if error else None, error_message=error.message if error else None,
         )  # fmt: skip
 
 
-def _entries(notice: DeathNotice) -> Iterator[HandBack]:
+class Verdict(NamedTuple):
+    """What is said to Redis of one task, and the error that it is told with."""
+
+    entry: HandBack
+    error: PostMortem | None = None
+
+
+UNSEEN: Final = Verdict(HandBack("", 0))
+"""Of a task that the worker had claimed and not entered in its slot yet."""
+
+
+def _verdicts(notice: DeathNotice) -> Iterator[Verdict]:
     """Return the verdicts: only what ran in a process that died by itself has crashed."""
-    error = b"" if notice.drained else crash_error(notice)
-    verdict = "held" if notice.drained else "crashed"
+    for late in notice.timed_out:
+        error = of_time_limit(notice, late)
+        yield Verdict(HandBack(late.id, late.token, "timed_out", error.text, late.delay), error)
+    crash = None if notice.drained else of_crash(notice)
     for claim in notice.running:
-        yield _entry(claim, verdict, error)
+        if crash is None:
+            yield Verdict(HandBack(claim.id, claim.token))
+        else:
+            yield Verdict(HandBack(claim.id, claim.token, "crashed", crash.text), crash)
     for claim in notice.held:
-        yield _entry(claim, "held", b"")
-
-
-def _entry(claim: Claim, verdict: str, error: bytes) -> HandBack:
-    return HandBack(claim.id, claim.token, verdict, error)
-
-
-def crash_error(notice: DeathNotice) -> bytes:
-    """Return the error of a task whose worker died under it, as JSON text."""
-    cause: dict[str, object] = {"signal": notice.signal, "exit_code": notice.exit_code}
-    if notice.peak_rss_bytes:
-        cause["peak_rss_bytes"] = notice.peak_rss_bytes
-    return orjson.dumps(
-        {
-            "type": "WorkerDied",
-            "message": f"its worker died while it ran this task: {notice.cause}",
-            "traceback": "",
-            "cause": cause,
-        }
-    )
-
+        yield Verdict(HandBack(claim.id, claim.token))

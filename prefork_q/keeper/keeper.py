@@ -52,6 +52,7 @@ class KeeperSettings:
     redis_url: str
     node: str
     namespace: str = "default"
+    threads: int = 1
     lease: float = 30.0
     drain_timeout: float = 30.0
     retention: float = 86_400.0
@@ -106,6 +107,7 @@ class Keeper:
         )
         facts: dict[str, object] = {
             "host": socket.gethostname(), "pid": master_pid, "version": settings.version,
+            "threads": settings.threads,
         }  # fmt: skip
         self._agenda = Agenda(
             [

@@ -17,6 +17,14 @@ def does_run(pid: int) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped it with a signal (state T)."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def find(pid: int) -> psutil.Process | None:
     """Return the process, None if there is none. psutil remembers when it started, so what is done with
     the answer later never meets another process that was given the same id."""

@@ -15,7 +15,7 @@ SILENCE = 60.0
 
 
 class Registrar:
-    """`facts` are what never changes in the life of the node: host, version, pid of the master …"""
+    """`facts` are what never changes in the life of this keeper: host, version, pid of the master, threads."""
 
     name = "registrar"
     needs_redis = True
@@ -53,7 +53,6 @@ class Registrar:
             **self._facts,
             "workers": len(living),
             "ready": len(ready),
-            "threads": self._board.threads,
             "types": self._names[1],
             "queues": self._names[2],
         }

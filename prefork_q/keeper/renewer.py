@@ -101,7 +101,7 @@ class Renewer:
         slot, held = one.slot, one.held
         if word == "stale":
             slot.lost(held.index, held.token)
-            self._events.emit("lease_lost", level="debug", id=held.id, token=held.token, worker=slot.number)
+            self._events.emit("lease_lost", level="debug", id=held.id, token=held.token, worker=slot.place)
             return
         slot.renewed(held.index, held.token, sent_at)
         if one.is_started:

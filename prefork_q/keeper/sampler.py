@@ -1,17 +1,18 @@
-"""The sampler: how much memory the workers take. Never done by the master: looking may have to wait
-for a lock of the process that is looked at."""
+"""The sampler: what the kernel says of the workers. Never done by the master: looking may have to wait for a
+lock of the process that is looked at."""
 
 from __future__ import annotations
 
 from prefork_q.ipc.scoreboard import Scoreboard
-from prefork_q.keeper.processes import proportional_bytes, resident_bytes
+from prefork_q.keeper.processes import is_stopped, proportional_bytes, resident_bytes
 
-INTERVAL = 5.0
+INTERVAL = 1.0
 PSS_INTERVAL = 30.0
 
 
 class Sampler:
-    """Resident memory of all workers a run, and the proportional share of one of those whose turn it is."""
+    """Resident memory and state of all workers a run, and the proportional share of memory of one of those
+    whose turn it is."""
 
     name = "sampler"
     needs_redis = False
@@ -27,6 +28,7 @@ class Sampler:
             self._rss_due = now + INTERVAL
             for slot in living.values():
                 slot.rss_bytes = resident_bytes(slot.pid) or 0
+                slot.is_stopped = is_stopped(slot.pid)
         self._pss_due = {name: self._pss_due.get(name, 0.0) for name in living}
         waiting = [name for name, due in self._pss_due.items() if due <= now]
         for name in waiting[:1]:

@@ -58,7 +58,7 @@ class Vigil:
             for survivor in self._survivors:
                 if survivor.process is not None and not has_ended(survivor.process):
                     self._events.emit(
-                        "worker_killed", level="warning", worker=survivor.slot.number,
+                        "worker_killed", level="warning", worker=survivor.slot.place,
                         slot_pid=survivor.process.pid, cause="drain timeout, and no master",
                     )  # fmt: skip
                     kill(survivor.process)
@@ -75,4 +75,4 @@ class Vigil:
 def _notice(slot: WorkerSlot) -> DeathNotice:
     snapshot = slot.snapshot()
     held = tuple(Claim(entry.id, entry.token) for entry in snapshot.holds)
-    return DeathNotice(snapshot.incarnation, slot.number, "the master died", drained=True, held=held)
+    return DeathNotice(snapshot.incarnation, slot.place, "the master died", drained=True, held=held)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from prefork_q.ipc.channel import Channel
 from prefork_q.ipc.messages import Failed
+from prefork_q.ipc.stacks import StackFile
 from prefork_q.master.deadlines import Backoff
 
 STORE: Final = "store"
@@ -15,6 +17,7 @@ KEEPER: Final = "keeper"
 API: Final = "api"
 TEMPLATE: Final = "template"
 WORKER: Final = "worker"
+WATCHER: Final = "watcher"
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +25,12 @@ class Child:
     """One process, from the moment that it is asked for until it was waited for.
 
     `pid` is None until it is known. `newborn_end` is the other end of the channel, open here only
-    until it is sent. `stopping`: the master told it to stop, so its death is no crash; `killed_for`:
-    why the master killed it. `farewell`: what it said of its failure.
+    until it is sent. `cell` is its row of the scoreboard, if it has one. `made_by` is the template that was
+    asked for it. `stopping`: the master told it to stop, so its death is no crash; `killed_for`: why the
+    master killed it. `farewell`: what it said of its failure. `cause`: why it is gone, once it is.
+
+    Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord;
+    `is_charged`: the master killed it, and for what runs in it; `is_deaf`: it was killed as one.
     """
 
     place: Place
@@ -33,12 +40,20 @@ class Child:
     asked_at: float
     pid: int | None = None
     newborn_end: Channel | None = None
+    cell: int | None = None
+    threads: int = 1
+    made_by: Child | None = None
     is_greeted: bool = False
     is_ready: bool = False
     is_hung_up: bool = False
     stopping: bool = False
     killed_for: str | None = None
     farewell: Failed | None = None
+    stacks: StackFile | None = None
+    retires_for: str | None = None
+    is_charged: bool = False
+    is_deaf: bool = False
+    cause: str | None = None
 
     @property
     def role(self) -> str:
@@ -62,11 +77,18 @@ class Child:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A numbered place of a role that is to be filled again whenever its process ends."""
+    """A numbered place of a role that is to be filled again whenever its process ends.
+
+    `heir` is a process that shall take the place over once it is ready; `leaving` are those that have been
+    replaced and have not ended yet. `is_retired`: not to be filled any more.
+    """
 
     role: str
     number: int = 0
     child: Child | None = None
+    heir: Child | None = None
+    leaving: list[Child] = field(default_factory=list)
+    is_retired: bool = False
     births: int = 0
     due_at: float = 0.0
     was_ever_ready: bool = False
@@ -93,17 +115,63 @@ class Place:
     def name(self) -> str:
         return f"{self.role} {self.number}" if self.role in (WORKER, API) else self.role
 
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nobody is there, and nobody on the way."""
+        return self.child is None and self.heir is None and not self.is_retired
+
+    def members(self) -> list[Child]:
+        """Return all its processes that are not waited for yet."""
+        return [child for child in (self.child, self.heir, *self.leaving) if child is not None]
+
     def filled(self, child: Child) -> None:
         self.child = child
         self.births += 1
+
+    def expects(self, heir: Child) -> None:
+        """There is a process that shall take over."""
+        self.heir = heir
+        self.births += 1
+
+    def handed_over(self) -> None:
+        """The heir has the place; who had it leaves."""
+        if self.child is not None:
+            self.leaving.append(self.child)
+        self.child, self.heir = self.heir, None
+
+    def dismissed(self, child: Child) -> None:
+        """This process leaves, and nobody has taken over from it."""
+        if child in self.leaving:
+            return
+        if child is self.child:
+            self.child = None
+        elif child is self.heir:
+            self.heir = None
+        self.leaving.append(child)
 
     def became_ready(self) -> None:
         self.was_ever_ready = True
         self.backoff.is_ready()
 
-    def emptied(self, now: float, cause: str, *, was_ready: bool) -> float:
-        """Its process is gone. Return in how many seconds the next may be born."""
-        self.child = None
+    def missed(self, now: float, cause: str) -> float:
+        """A process could not be made. Return in how many seconds the next may be."""
+        self.last_cause = cause
+        delay = self.backoff.died(was_ready=False)
+        self.due_at = now + delay
+        return delay
+
+    def emptied(self, now: float, cause: str, *, was_ready: bool, child: Child | None = None) -> float:
+        """A process is gone. Return in how many seconds the next may be born.
+
+        `child` is who is gone, by default the one that has the place.
+        """
+        if child is not None and child in self.leaving:
+            self.leaving.remove(child)
+            return 0.0
+        if child is not None and child is self.heir:
+            self.heir = None
+        else:
+            self.child = None
         self.last_cause = cause
         delay = self.backoff.died(was_ready=was_ready)
         self.due_at = now + delay
@@ -113,25 +181,58 @@ class Place:
 class Slots:
     """All places of the node, in the order in which they are filled."""
 
-    def __init__(self, *, workers: int, apis: int, has_store: bool) -> None:
+    def __init__(self, *, workers: int, apis: int, has_store: bool, has_watcher: bool = False) -> None:
         self.store = Place(STORE) if has_store else None
         self.keeper = Place(KEEPER)
         self.apis = [Place(API, number) for number in range(apis)]
         self.template = Place(TEMPLATE)
+        self.watcher = Place(WATCHER) if has_watcher else None
         self.workers = [Place(WORKER, number) for number in range(workers)]
+        self._retired: list[Place] = []
 
     def places(self) -> Iterator[Place]:
+        """Yield the places that are to be filled."""
         if self.store is not None:
             yield self.store
         yield self.keeper
         yield from self.apis
         yield self.template
         yield from self.workers
+        if self.watcher is not None:
+            yield self.watcher
+
+    def resize(self, role: str, number: int) -> list[Place]:
+        """Have so many places for workers or api processes; return those that are not to be filled any more.
+
+        Numbers stay: the highest go first, and come back as they were, with who has not left yet.
+        """
+        places = self.workers if role == WORKER else self.apis
+        removed = places[number:]
+        del places[number:]
+        self._retired = [place for place in self._retired if place.members()]
+        for place in removed:
+            place.is_retired = True
+            self._retired.append(place)
+        for next_number in range(len(places), number):
+            places.append(self._place(role, next_number))
+        return removed
+
+    def _place(self, role: str, number: int) -> Place:
+        for place in self._retired:
+            if (place.role, place.number) == (role, number):
+                self._retired.remove(place)
+                place.is_retired = False
+                return place
+        return Place(role, number)
 
     def children(self, *roles: str) -> list[Child]:
         """Return the processes that are not waited for yet, of these roles or of all."""
-        living = (place.child for place in self.places() if not roles or place.role in roles)
-        return [child for child in living if child is not None]
+        return [
+            child
+            for place in (*self.places(), *self._retired)
+            if not roles or place.role in roles
+            for child in place.members()
+        ]
 
     def by_pid(self, pid: int) -> Child | None:
         return next((child for child in self.children() if child.pid == pid), None)
@@ -141,17 +242,32 @@ class Slots:
 
     def vacant(self, now: float) -> list[Place]:
         """Return the places that wait for a process and may have one now."""
-        return [place for place in self.places() if place.child is None and place.due_at <= now]
+        return [place for place in self.places() if place.is_vacant and place.due_at <= now]
 
     def next_due(self) -> float | None:
         """When the next vacant place may be filled; None if all are filled."""
-        return min((place.due_at for place in self.places() if place.child is None), default=None)
+        return min((place.due_at for place in self.places() if place.is_vacant), default=None)
 
     @property
     def ready_workers(self) -> int:
-        return sum(child.state == "ready" for child in self.children(WORKER))
+        return sum(place.state == "ready" for place in self.workers)
 
     @property
     def is_complete(self) -> bool:
         """Whether every place has a process that is ready."""
         return all(place.child is not None and place.child.is_ready for place in self.places())
+
+
+class Cells:
+    """The rows of the scoreboard that are free for a role; the lowest is taken first."""
+
+    def __init__(self, number: int) -> None:
+        self._free = list(range(number))
+
+    def take(self) -> int | None:
+        """Return a row that nobody writes, None if there is none."""
+        return heapq.heappop(self._free) if self._free else None
+
+    def give_back(self, cell: int) -> None:
+        """Its writer was waited for."""
+        heapq.heappush(self._free, cell)

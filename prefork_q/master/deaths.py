@@ -6,8 +6,9 @@ import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from prefork_q.ipc.messages import Claim, DeathNotice
+from prefork_q.ipc.messages import Claim, DeathNotice, TimedOut
 from prefork_q.ipc.stats import SlotSnapshot
 from prefork_q.master.children import Child
 
@@ -39,42 +40,77 @@ class Exit:
             return f"killed by signal {self.signal}"
 
 
-def cause_of(child: Child, exit: Exit) -> str:
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """What is known of a worker's death beside how it ended.
+
+    `timed_out`: the tasks that it was killed for; `stack`: of the thread that brought it down.
+    """
+
+    timed_out: tuple[TimedOut, ...] = ()
+    stack: str = ""
+    oom_killed: bool = False
+
+
+NOTHING: Final = PostMortem()
+
+
+def cause_of(child: Child, exit: Exit, post_mortem: PostMortem = NOTHING) -> str:
     """Return the sentence for log, status and death notice."""
+    if child.retires_for is not None and exit.exit_code == 0:
+        return f"recycled: {child.retires_for}"
     reason = child.killed_for or (child.farewell.reason if child.farewell else None)
+    if post_mortem.oom_killed:
+        reason = "the kernel was out of memory"
     return f"{exit}: {reason}" if reason else str(exit)
 
 
 def label_of(child: Child, exit: Exit) -> str:
     """Return the bounded word for the metric of restarts."""
+    if child.is_deaf:
+        return "deaf"
     if child.killed_for is not None:
         return "killed"
     if not child.is_ready:
         return "birth"
     if exit.signal is not None:
         return "signal"
-    return "drained" if exit.exit_code == 0 else "exited"
+    if exit.exit_code != 0:
+        return "exited"
+    return "drained" if child.retires_for is None else "recycled"
 
 
-def notice_of(child: Child, exit: Exit, slot: SlotSnapshot) -> DeathNotice:
+def notice_of(
+    child: Child, exit: Exit, slot: SlotSnapshot, post_mortem: PostMortem = NOTHING, now: float = 0.0
+) -> DeathNotice:
     """Return what the keeper has to know to give back what a dead worker held.
 
     Nothing is charged to any task if the master stopped or killed the worker for its own reasons, nor if
     it had come to the end of a drain of its own: then it leaves what still runs in its slot, and exits 0.
+    But what it was killed for is: a task over its time limit, all that ran if it took too much memory.
+    `now`: boot time.
     """
     ended_its_drain = slot.state == "draining" and exit.exit_code == 0
-    running = {running.id: Claim(running.id, running.token) for running in slot.running}
-    held = (Claim(held.id, held.token) for held in slot.holds if held.id not in running)
+    late = {entry.id for entry in post_mortem.timed_out}
+    running = {one.id: Claim(one.id, one.token) for one in slot.running if one.id not in late}
+    held = (Claim(one.id, one.token) for one in slot.holds if one.id not in running and one.id not in late)
     return DeathNotice(
         incarnation=child.incarnation,
         slot=child.place.number,
-        cause=cause_of(child, exit),
+        cause=cause_of(child, exit, post_mortem),
         signal=exit.signal,
         exit_code=exit.exit_code,
-        drained=child.stopping or child.killed_for is not None or ended_its_drain,
+        drained=not child.is_charged
+        and (child.stopping or child.killed_for is not None or ended_its_drain),
         running=tuple(running.values()),
         held=tuple(held),
         peak_rss_bytes=exit.peak_rss_bytes,
+        pid=child.pid,
+        generation=child.generation,
+        timed_out=post_mortem.timed_out,
+        ran={one.id: max(0.0, now - one.started_at) for one in slot.running},
+        oom_killed=post_mortem.oom_killed,
+        stack=post_mortem.stack,
     )
 
 
@@ -105,4 +141,5 @@ class Notices:
 
 
 def _claims(notice: DeathNotice) -> Iterable[Claim]:
-    return (*notice.running, *notice.held)
+    late = (Claim(entry.id, entry.token) for entry in notice.timed_out)
+    return (*late, *notice.running, *notice.held)

@@ -16,22 +16,30 @@ from prefork_q.ipc.messages import (
     Acknowledged,
     DeathNotice,
     Drain,
+    Dumped,
     Failed,
     Go,
     Hello,
     Message,
+    Quiet,
     Ready,
     RedisState,
+    ReloadWanted,
+    Resume,
+    Retiring,
     Spawned,
     SpawnFailed,
     Unsafe,
 )
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
+from prefork_q.ipc.stacks import SIGNAL
 from prefork_q.master.births import Births
-from prefork_q.master.children import KEEPER, STORE, TEMPLATE, WORKER, Child, Place, Slots
+from prefork_q.master.children import API, KEEPER, STORE, TEMPLATE, WORKER, Child, Place, Slots
 from prefork_q.master.deadlines import Deadlines, Silence
-from prefork_q.master.deaths import Exit, Notices, cause_of, label_of, notice_of
-from prefork_q.master.settings import MasterSettings
+from prefork_q.master.deaths import Exit, Notices, PostMortem, cause_of, label_of, notice_of
+from prefork_q.master.guard import Guard, GuardSettings
+from prefork_q.master.inquiries import Inquiries
+from prefork_q.master.settings import Generation
 from prefork_q.master.totals import Totals
 from prefork_q.master.wires import Wires
 
@@ -51,13 +59,15 @@ MAX_STRANGERS: Final = 256
 class Family:
     """All children, by their places.
 
+    `current` is the configuration and code from which the places are filled. `is_quiet`: the workers claim
+    nothing.
     `is_closing`: nobody is born any more, but keeper and store while `keeps_keeper`, as long as there
     is something to renew or to give back.
     """
 
     def __init__(
         self,
-        settings: MasterSettings,
+        generation: Generation,
         slots: Slots,
         births: Births,
         wires: Wires,
@@ -69,32 +79,54 @@ class Family:
         self.totals = Totals()
         self.deadlines = Deadlines()
         self.redis: RedisState | None = None
-        self.generation = 1
+        self.current = generation
+        self.is_quiet = False
+        self.is_reload_wanted = False
         self.is_closing = False
         self.keeps_keeper = True
         self.gave_up: Failed | None = None
-        self._settings = settings
         self._births = births
         self._wires = wires
         self._board = board
         self._events = events
         self._told_failure: Failed | None = None
-        self._silence = Silence(settings.silence_limit)
-        self._may_preload = settings.preload != "off"
+        self._silence = Silence(generation.settings.silence_limit)
+        inquiries = Inquiries(self.tell, self._ask_by_signal)
+        self.guard = Guard(slots, board, inquiries, _guard_settings(generation), kill=self.kill)
+        self._retiring: list[Place] = []
+        # The generations whose handlers' import left what must not be forked.
+        self._unsafe: set[int] = set()
         # Ends of processes that are not known (yet): when, and how.
         self._strangers: OrderedDict[int, tuple[float, Exit]] = OrderedDict()
 
     # -- births --------------------------------------------------------------------------------------
 
+    def may_preload(self, generation: Generation) -> bool:
+        """Whether its template imports the handlers."""
+        return generation.settings.preload != "off" and generation.number not in self._unsafe
+
+    def forget_unsafe(self, number: int) -> None:
+        """The code of the generation of that number is to be imported for the first time."""
+        self._unsafe.discard(number)
+
+    def adopt(self, generation: Generation) -> None:
+        """Fill the places from this one from now on."""
+        self.current = generation
+        self._silence = Silence(generation.settings.silence_limit)
+        self._silence.restart(boot_time())
+        self.guard.settings = _guard_settings(generation)
+
     def fill(self, now: float) -> None:
         """Make the processes that are missing and due."""
         for place in self.slots.vacant(now):
             if self._may_fill(place):
-                self._bear(place, now)
+                child = self.bear(place, now, self.current, self.slots.template.child)
+                if child is not None:
+                    place.filled(child)
 
     def next_fill(self) -> float | None:
         """When the next place is due; None if there is none to be filled."""
-        vacant = (place for place in self.slots.places() if place.child is None)
+        vacant = (place for place in self.slots.places() if place.is_vacant)
         return min((place.due_at for place in vacant if self._may_fill(place)), default=None)
 
     @property
@@ -104,32 +136,38 @@ class Family:
 
     def _may_fill(self, place: Place) -> bool:
         if self.is_closing:
+            # One keeper at a time: who is about to leave would give back the same.
             return place.role in (KEEPER, STORE) and self.keeps_keeper and self.has_leases
         store, template = self.slots.store, self.slots.template.child
         if store is not None and not store.was_ever_ready:
             return place is store
         return place.role != WORKER or (template is not None and template.state == "ready")
 
-    def _bear(self, place: Place, now: float) -> None:
-        template = self.slots.template.child
+    def bear(self, place: Place, now: float, generation: Generation, template: Child | None) -> Child | None:
+        """Make a process for a place, which does not have it yet; a worker is made by `template`.
+
+        None: it cannot be made now, and the place waits longer for the next.
+        """
+        may_preload = self.may_preload(generation)
         try:
             if place.role == WORKER and template is not None:
                 child = self._births.spawn(place, now, template)
             else:
-                child = self._births.fork(
-                    place, now, generation=self.generation, may_preload=self._may_preload
-                )
+                child = self._births.fork(place, now, generation, may_preload=may_preload)
         except OSError as error:
             cause = f"cannot be started: {error.strerror or error}"
-            delay = place.emptied(now, cause, was_ready=False)
+            delay = place.missed(now, cause)
             self._events.emit(
                 "birth_failed", level="error", place=place.name, cause=cause, next_start_s=delay
             )
-            return
-        is_importing = place.role == TEMPLATE or (place.role == WORKER and not self._may_preload)
-        limit = self._settings.import_timeout if is_importing else self._settings.boot_timeout
+            return None
+        settings = generation.settings
+        child.threads = settings.threads
+        is_importing = place.role in (TEMPLATE, API) or (place.role == WORKER and not may_preload)
+        limit = settings.import_timeout if is_importing else settings.boot_timeout
         self.deadlines.set("boot", child.incarnation, now + limit)
         self._events.emit("born", level="debug", **child.who())
+        return child
 
     # -- what they say -------------------------------------------------------------------------------
 
@@ -160,32 +198,61 @@ class Family:
                     self._unborn(newborn, reason)
             case Unsafe(threads=threads, sockets=sockets):
                 child.stopping = True
-                self._may_preload = False
+                self._unsafe.add(child.generation)
                 self._events.emit(
                     "preload_off", level="warning", threads=list(threads), sockets=sockets,
                     reason="the import of the handlers left them; the workers import for themselves",
                 )  # fmt: skip
-            case Acknowledged(incarnation=incarnation):
+            case Acknowledged(incarnation=incarnation, ended=ended):
                 self.notices.acknowledged(incarnation)
+                self.totals.ended_by_keeper(ended, boot_time())
+            case Dumped(serial=serial):
+                self.guard.answered(child, serial)
+            case Retiring(reason=reason):
+                self._retires(child, reason)
             case RedisState():
                 self.redis = message
+            case ReloadWanted(paths=paths):
+                self.is_reload_wanted = True
+                self._events.emit("code_changed", paths=list(paths))
             case _:
                 self._events.emit(
                     "message_ignored", level="warning", kind=type(message).__name__, **child.who()
                 )
 
+    def _retires(self, child: Child, reason: str) -> None:
+        """It claims nothing more, and ends when it is idle; another is to be there before that."""
+        child.retires_for = reason
+        self._events.emit("retiring", cause=f"recycled: {reason}", **child.who())
+        if child is child.place.child and not child.stopping and not self.is_closing:
+            self._retiring.append(child.place)
+
+    def take_retiring(self) -> list[Place]:
+        """Return the places whose workers leave of their own accord, each once."""
+        taken, self._retiring = self._retiring, []
+        return taken
+
+    def _ask_by_signal(self, child: Child) -> bool:
+        """Have faulthandler say what a worker does; False if it is not there yet: it would die of that."""
+        if child.cell is None or not self._board.worker(child.cell).main_thread:
+            return False
+        self.send_signal(child, SIGNAL)
+        return True
+
     def _greeted(self, child: Child, pid: int) -> None:
         child.pid = pid
         child.is_greeted = True
         if child.role == WORKER:
-            slot = self._board.worker(child.place.number)
+            slot = self._board.worker(self.cell_of(child))
             slot.pid = pid
             slot.is_alive = True
-        if self.is_closing and child.role not in (KEEPER, STORE):
+        if child.stopping or (self.is_closing and child.role not in (KEEPER, STORE)):
             self.tell(child, Drain(0.0))
             return
         self.tell(child, Go())
-        if child.place is self.slots.keeper:
+        if child.role == WORKER and self.is_quiet:
+            self.tell(child, Quiet())
+        if child is self.slots.keeper.child:
             for notice in self.notices.open():
                 self.tell(child, notice)
 
@@ -196,7 +263,7 @@ class Family:
         self.deadlines.drop(child.incarnation)
         if child.role == WORKER:
             child.place.became_ready()
-        if child.place is self.slots.keeper:
+        if child is self.slots.keeper.child:
             self._silence.restart(now)
         self._events.emit("ready", seconds=round(now - child.asked_at, 3), **child.who())
 
@@ -217,10 +284,20 @@ class Family:
             self._ready(child)
         elif child.pid is not None:
             self.deadlines.set("hung up", child.incarnation, boot_time() + HANG_UP)
-        elif self.slots.template.child is None:
+        elif child.made_by not in self.slots.template.members():
             self._unborn(child, "the template died before it was made")
         else:
             self.deadlines.set("unborn", child.incarnation, boot_time() + UNBORN)
+
+    def set_quiet(self, quiet: bool) -> bool:
+        """Let the workers claim nothing more, or claim again; return whether that is a change."""
+        if quiet == self.is_quiet:
+            return False
+        self.is_quiet = quiet
+        for child in self.slots.children(WORKER):
+            if child.is_greeted and not child.stopping:
+                self.tell(child, Quiet() if quiet else Resume())
+        return True
 
     # -- deaths --------------------------------------------------------------------------------------
 
@@ -250,7 +327,7 @@ class Family:
             return
         self.send_signal(child, signal.SIGKILL)
 
-    def send_signal(self, child: Child, number: signal.Signals) -> None:
+    def send_signal(self, child: Child, number: int) -> None:
         """Signal a process that is not waited for yet, so its pid is still its own."""
         if child.pid is not None:
             os.kill(child.pid, number)
@@ -258,23 +335,27 @@ class Family:
     def _ended(self, child: Child, exit: Exit) -> None:
         now = boot_time()
         self._read_last_words(child)
-        cause = cause_of(child, exit)
+        post_mortem = self._examine(child, exit, now)
+        cause = cause_of(child, exit, post_mortem)
         if child.role == WORKER:
-            self._settle(child, exit)
+            self._settle(child, exit, post_mortem, now)
         delay = self._empty(child, now, cause)
         if child.role == TEMPLATE:
-            self._forget_unborn()
+            self._forget_unborn(child)
         is_expected = child.stopping or exit.exit_code == 0
         level: Level = "info" if is_expected else "warning"
         self._events.emit("exited", level=level, cause=cause, next_start_s=delay or None, **child.who())
+        # One of a generation that is only being tried is the reload's business.
+        if child.generation != self.current.number:
+            return
         self._tell_failure(child)
         if exit.exit_code == EX_CONFIG and not self._was_ever_ready(child.role) and not self.is_closing:
             self.gave_up = child.farewell or Failed(cause)
 
-    def _forget_unborn(self) -> None:
+    def _forget_unborn(self, template: Child) -> None:
         """Nobody will tell any more of newborns whose channel is closed already."""
         for newborn in self.slots.children(WORKER):
-            if newborn.pid is None and newborn.is_hung_up:
+            if newborn.made_by is template and newborn.pid is None and newborn.is_hung_up:
                 self._unborn(newborn, "the template died before it was made")
 
     def _tell_failure(self, child: Child) -> None:
@@ -298,16 +379,21 @@ class Family:
             if not heard:
                 return
 
-    def _settle(self, child: Child, exit: Exit) -> None:
+    def _examine(self, child: Child, exit: Exit, now: float) -> PostMortem:
+        if child.role != WORKER:
+            return PostMortem()
+        return self.guard.examine(child, exit, self._board.worker(self.cell_of(child)).running(), now)
+
+    def _settle(self, child: Child, exit: Exit, post_mortem: PostMortem, now: float) -> None:
         """Keep the numbers of a dead worker, and have what it held given back."""
-        slot = self._board.worker(child.place.number)
+        slot = self._board.worker(self.cell_of(child))
         snapshot = slot.snapshot()
         slot.is_alive = False
         self.totals.fold(snapshot)
         if not self.is_closing:
             self.totals.restarts[label_of(child, exit)] += 1
         if child.is_greeted:
-            self._announce(notice_of(child, exit, snapshot))
+            self._announce(notice_of(child, exit, snapshot, post_mortem, now))
 
     def _announce(self, notice: DeathNotice) -> None:
         self.notices.add(notice)
@@ -324,10 +410,20 @@ class Family:
         self._events.emit("unborn", level=level, cause=reason, next_start_s=delay, **child.who())
 
     def _empty(self, child: Child, now: float, cause: str) -> float:
+        child.cause = cause
         self._wires.remove(child)
+        self.guard.forget(child)
+        self._births.over(child)
         self.deadlines.drop(child.incarnation)
         is_settled = child.role == WORKER or now - child.asked_at >= SETTLED
-        return child.place.emptied(now, cause, was_ready=child.stopping or (child.is_ready and is_settled))
+        was_ready = child.stopping or (child.is_ready and is_settled)
+        return child.place.emptied(now, cause, was_ready=was_ready, child=child)
+
+    def cell_of(self, child: Child) -> int:
+        """Return the row of the scoreboard that a worker writes."""
+        if child.cell is None:
+            raise ValueError(f"{child.incarnation} has no row of the scoreboard")
+        return child.cell
 
     def _was_ever_ready(self, role: str) -> bool:
         return any(place.was_ever_ready for place in self.slots.places() if place.role == role)
@@ -344,6 +440,8 @@ class Family:
                 self._judge_newborn(child, now)
             elif kind == "hung up":
                 self.kill(child, "closed its channel and did not exit")
+            elif kind == "leave":
+                self.kill(child, "the time to leave is over")
             elif child.pid is None:
                 self._unborn(child, "ended before it said hello")
         keeper = self.slots.keeper.child
@@ -353,16 +451,21 @@ class Family:
             and keeper.killed_for is None
             and self._silence.is_silent(self._board.keeper.last_beat, now)
         ):
-            self.kill(keeper, f"silent for more than {self._settings.silence_limit:g} s")
+            self.kill(keeper, f"silent for more than {self.current.settings.silence_limit:g} s")
 
     def stood_still(self, seconds: float, now: float) -> None:
         """The node did not run for so long: hold it against nobody."""
         self.deadlines.shift(seconds)
         self._silence.restart(now)
+        self.guard.stood_still(seconds, now)
 
     def _judge_newborn(self, child: Child, now: float) -> None:
         waits_for_redis = child.is_greeted and self.redis is not None and not self.redis.reachable
         if waits_for_redis:
-            self.deadlines.set("boot", child.incarnation, now + self._settings.boot_timeout)
+            self.deadlines.set("boot", child.incarnation, now + self.current.settings.boot_timeout)
             return
         self.kill(child, f"not ready within {now - child.asked_at:.0f} s")
+
+
+def _guard_settings(generation: Generation) -> GuardSettings:
+    return GuardSettings(generation.settings.max_rss, generation.settings.deaf_after)

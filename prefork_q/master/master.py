@@ -17,19 +17,25 @@ from setproctitle import setproctitle
 
 from prefork_q.control.commands import answer
 from prefork_q.control.server import ControlServer
+from prefork_q.errors import Conflict, NotFound
 from prefork_q.events import Events, Sink
 from prefork_q.ipc.fork import become_subreaper
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.master.births import Births
-from prefork_q.master.children import Slots
+from prefork_q.master.children import WORKER, Slots
 from prefork_q.master.deadlines import TURN, OwnPace
 from prefork_q.master.family import EX_CONFIG, Family
 from prefork_q.master.leftovers import end_leftovers
+from prefork_q.master.reload import Reloads
 from prefork_q.master.report import Report
-from prefork_q.master.settings import Entrypoints, MasterSettings
+from prefork_q.master.scale import scaled
+from prefork_q.master.settings import Entrypoints, Generation, MasterSettings, Reread
 from prefork_q.master.signals import Signals
+from prefork_q.master.stacks import StackTaking
 from prefork_q.master.stop import StopPlan
 from prefork_q.master.stopping import Stopping
+from prefork_q.master.succession import Succession
+from prefork_q.master.trouble import Trouble
 from prefork_q.master.wires import Wires
 
 LEFTOVERS_END = 0.2
@@ -46,6 +52,7 @@ class Master:
         events: Events,
         listeners: Sequence[socket] = (),
         control: ControlServer | None = None,
+        reread: Reread | None = None,
     ) -> None:
         """Prepare; nothing is started before `run`.
 
@@ -56,26 +63,36 @@ class Master:
             listeners: the API's sockets, bound and listening. The master only passes them on, and
                 closes them when the node stops.
             control: the control socket, open already.
+            reread: reads the configuration anew, for a reload; None: it stays as it is.
         """
-        self._settings = settings
         self._events = events
         self._listeners = list(listeners)
         self._control = control
         self._signals = Signals()
         now = boot_time()
-        board = Scoreboard(max(settings.slots, settings.workers), settings.threads, settings.held)
+        self._capacity = max(settings.slots, settings.workers)
+        # Twice as many rows as workers: each may be up beside the one that it replaces.
+        board = Scoreboard(2 * self._capacity, max(settings.most_threads, settings.threads), settings.held)
         slots = Slots(
-            workers=settings.workers, apis=settings.api_processes, has_store=entrypoints.store is not None
-        )
+            workers=settings.workers, apis=settings.api_processes, has_store=entrypoints.store is not None,
+            has_watcher=entrypoints.watcher is not None,
+        )  # fmt: skip
+        generation = Generation(1, settings, entrypoints)
         self._wires = Wires(self._signals, *([control] if control else ()))
-        births = Births(settings, entrypoints, board, self._wires, self._listeners)
-        self._family = Family(settings, slots, births, self._wires, board, events)
+        births = Births(settings, board, self._wires, self._listeners)
+        self._family = Family(generation, slots, births, self._wires, board, events)
         self._slots = slots
+        self._succession = Succession(self._family, events)
+        self._reloads = Reloads(reread, self._family, self._succession, board, events)
+        self._trouble = Trouble(events)
+        self._stacks = StackTaking(self._family.guard, events)
         self._report = Report(settings, slots, board, self._family.totals, pid=os.getpid(), now=now)
         self._pace = OwnPace(now)
         self._began_at = now
         self._stopping: Stopping | None = None
         self._was_complete = False
+        self._has_stood_still = False
+        self._is_aborted = False
         self._exit_code = 0
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -91,6 +108,7 @@ class Master:
             self.answer_control()
             self.reap_children()
             self.enforce_deadlines()
+            self.replace_processes()
             self.fill_slots()
         return self._close()
 
@@ -103,6 +121,7 @@ class Master:
         self._wires.wait(until - boot_time())
         now = boot_time()
         stood_still = self._pace.turned(now)
+        self._has_stood_still = bool(stood_still)
         if stood_still:
             self._events.emit("stood_still", level="warning", seconds=round(stood_still, 1))
             self._family.stood_still(stood_still, now)
@@ -118,6 +137,27 @@ class Master:
                     continue
                 case signal.SIGUSR1:
                     self._reopen_log()
+                case signal.SIGHUP:
+                    self._told_by(number)
+                    self._reloads.request()
+                case signal.SIGTSTP:
+                    self._told_by(number)
+                    self._set_quiet(True)
+                case signal.SIGCONT:
+                    # Who was stopped is continued by the same signal, and meant to be as he was before.
+                    if not self._has_stood_still:
+                        self._told_by(number)
+                        self._set_quiet(False)
+                case signal.SIGTTIN | signal.SIGTTOU:
+                    self._told_by(number)
+                    self._scale_by(1 if number == signal.SIGTTIN else -1)
+                case signal.SIGUSR2:
+                    self._told_by(number)
+                    self._stacks.request(boot_time(), for_log=True)
+                case signal.SIGABRT:
+                    self._told_by(number)
+                    self._stacks.request(boot_time(), for_log=True)
+                    self._is_aborted = True
                 case _:
                     self._events.emit("signal_ignored", level="debug", signal=signal.Signals(number).name)
 
@@ -143,8 +183,24 @@ class Master:
         """End what is late: newborns, a silent keeper, and in a stop everybody by its plan."""
         now = boot_time()
         self._family.judge(now)
+        self._family.guard.carry_on(now)
+        self._stacks.carry_on()
+        if self._is_aborted and not self._stacks.is_under_way:
+            self._abort()
         if self._stopping is not None:
             self._stopping.carry_on(now)
+
+    def replace_processes(self) -> None:
+        """Carry on with reloads and restarts, and tell once that the node is in trouble."""
+        if self._family.is_reload_wanted:
+            self._family.is_reload_wanted = False
+            self._reloads.request()
+        for place in self._family.take_retiring():
+            self._succession.replace(place)
+        self._reloads.carry_on()
+        self._succession.carry_on()
+        if self._stopping is None:
+            self._trouble.look(self._slots)
 
     def fill_slots(self) -> None:
         self._family.fill(boot_time())
@@ -157,18 +213,95 @@ class Master:
     def status(self) -> dict[str, Any]:
         """Return what `ctl status --json` shows."""
         return self._report.status(
-            boot_time(), state=self._state, generation=self._family.generation, redis=self._family.redis
-        )
+            boot_time(), state=self._state, generation=self._family.current.number, redis=self._family.redis,
+            reload=self._reloads.shown(),
+        )  # fmt: skip
 
     def metrics(self) -> dict[str, Any]:
         """Return the numbers of this node, as plain JSON."""
         return self._report.metrics(boot_time())
 
+    def stacks(self, number: int | None = None) -> dict[str, Any]:
+        """Ask for the stacks of all workers, or for the answer to the request of that number."""
+        if number is None:
+            number = self._stacks.request(boot_time())
+        return self._stacks.shown(number)
+
+    def reload(self) -> dict[str, Any]:
+        """Ask for a reload; return the number of the one that will have read what is on disk now."""
+        self._require_going_on()
+        return {"number": self._reloads.request()}
+
+    def scale(self, to: str) -> dict[str, Any]:
+        """Have so many workers, or so many more or less; return how many there were and will be."""
+        self._require_going_on()
+        return self._scale(scaled(to, len(self._slots.workers), self._capacity))
+
+    def set_quiet(self, quiet: bool) -> dict[str, Any]:
+        """Let the workers claim nothing more, or claim again; return the state."""
+        self._require_going_on()
+        self._set_quiet(quiet)
+        return {"state": self._state}
+
+    def restart(self, number: int) -> dict[str, Any]:
+        """Replace a worker, the new one up before the old one drains; return whom."""
+        self._require_going_on()
+        place = next((place for place in self._slots.workers if place.number == number), None)
+        if place is None:
+            numbers = ", ".join(str(place.number) for place in self._slots.workers)
+            raise NotFound(f"there is no worker {number}; there are: {numbers}")
+        pid = place.child.pid if place.child is not None else None
+        place.due_at = 0.0
+        if place.child is not None:
+            self._succession.replace(place)
+        self._events.emit("restart_asked", worker=number, pid=pid)
+        return {"worker": number, "pid": pid}
+
+    def drain(self) -> dict[str, Any]:
+        """Stop the node; return the pid of its master, which ends last."""
+        if self._stopping is None:
+            self._events.emit("drain_asked")
+            self._begin(StopPlan.drain(boot_time(), self._settings.drain_timeout))
+        return {"pid": os.getpid(), "state": self._state}
+
+    @property
+    def _settings(self) -> MasterSettings:
+        return self._family.current.settings
+
     @property
     def _state(self) -> str:
         if self._stopping is not None:
             return "draining"
-        return "running" if self._was_complete else "starting"
+        if not self._was_complete:
+            return "starting"
+        if self._reloads.is_running:
+            return "reloading"
+        return "quiet" if self._family.is_quiet else "running"
+
+    def _require_going_on(self) -> None:
+        if self._stopping is not None:
+            raise Conflict("the node stops")
+
+    # -- changes -------------------------------------------------------------------------------------
+
+    def _scale_by(self, step: int) -> None:
+        workers = len(self._slots.workers)
+        if self._stopping is None and 1 <= workers + step <= self._capacity:
+            self._scale(workers + step)
+
+    def _scale(self, workers: int) -> dict[str, Any]:
+        before = len(self._slots.workers)
+        if workers != before:
+            self._succession.resize(WORKER, workers)
+            self._events.emit("scaled", workers=workers, before=before)
+        return {"workers": workers, "before": before}
+
+    def _set_quiet(self, quiet: bool) -> None:
+        if self._stopping is None and self._family.set_quiet(quiet):
+            self._events.emit("quieted" if quiet else "resumed")
+
+    def _told_by(self, number: int) -> None:
+        self._events.emit("signal_received", signal=signal.Signals(number).name)
 
     # -- begin and end -------------------------------------------------------------------------------
 
@@ -188,7 +321,7 @@ class Master:
         )  # fmt: skip
 
     def _stop(self, plan: StopPlan, number: int) -> None:
-        self._events.emit("signal_received", signal=signal.Signals(number).name)
+        self._told_by(number)
         if self._stopping is None:
             self._begin(plan)
         else:
@@ -228,13 +361,22 @@ class Master:
 
     def _next_deadline(self) -> float:
         now = boot_time()
-        candidates = [now + TURN, self._family.deadlines.next(), self._family.next_fill()]
+        candidates = [
+            now + TURN, self._family.deadlines.next(), self._family.next_fill(), self._reloads.next(),
+            self._succession.next(), self._family.guard.next(),
+        ]  # fmt: skip
         if self._stopping is not None:
             candidates.append(self._stopping.next(now))
         client = self._control.next_deadline() if self._control is not None else None
         if client is not None:
             candidates.append(now + client - time.monotonic())
         return min(at for at in candidates if at is not None)
+
+    def _abort(self) -> None:
+        """Die as the watchdog wants it. The children see the end of their channels, and drain."""
+        self._events.emit("aborted", level="error", pid=os.getpid())
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGABRT)
 
     def _reopen_log(self) -> None:
         try:

@@ -13,7 +13,7 @@ from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.ipc.stats import Histogram
-from prefork_q.master.children import Place, Slots
+from prefork_q.master.children import WORKER, Child, Place, Slots
 from prefork_q.master.settings import MasterSettings
 from prefork_q.master.totals import Totals
 
@@ -38,8 +38,16 @@ class Report:
         self._pid = pid
         self._began_at = now
 
-    def status(self, now: float, *, state: str, generation: int, redis: RedisState | None) -> dict[str, Any]:
-        """Return `ctl status --json`."""
+    def status(
+        self,
+        now: float,
+        *,
+        state: str,
+        generation: int,
+        redis: RedisState | None,
+        reload: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return `ctl status --json`; `reload` is what is known of the last one."""
         roles: dict[str, Any] = {
             "template": _role(self._slots.template),
             "keeper": _role(self._slots.keeper),
@@ -54,8 +62,10 @@ class Report:
             "state": state,
             "uptime_s": round(now - self._began_at, 3),
             "generation": generation,
-            "degraded": [] if state == "draining" else self.degraded(now, redis),
+            "degraded": [] if state == "draining" else self.degraded(now, redis, reload),
             "workers": self.workers(now),
+            "leaving": self.leaving(now),
+            "reload": reload,
             "roles": roles,
             "redis": {
                 "reachable": redis is not None and redis.reachable,
@@ -65,9 +75,20 @@ class Report:
         }
 
     def workers(self, now: float) -> list[dict[str, Any]]:
-        return [self._worker(place, now) for place in self._slots.workers]
+        return [self._worker(place, place.child, now) for place in self._slots.workers]
 
-    def degraded(self, now: float, redis: RedisState | None) -> list[str]:
+    def leaving(self, now: float) -> list[dict[str, Any]]:
+        """Return the workers that have been replaced, or that there are too many of, and still drain."""
+        places = {child.place for child in self._slots.children(WORKER)}
+        return [
+            self._worker(place, child, now)
+            for place in sorted(places, key=lambda place: place.number)
+            for child in place.leaving
+        ]
+
+    def degraded(
+        self, now: float, redis: RedisState | None, reload: dict[str, Any] | None = None
+    ) -> list[str]:
         """Return the reasons why the node is not what it should be."""
         reasons = []
         wanted = len(self._slots.workers)
@@ -83,6 +104,8 @@ class Report:
             reasons.append("redis: not reached yet")
         elif not redis.reachable:
             reasons.append("redis: unreachable")
+        if reload is not None and reload["outcome"] == "failed":
+            reasons.append(f"the last reload failed: {reload['reason']}")
         return reasons
 
     def metrics(self, now: float) -> dict[str, Any]:
@@ -108,13 +131,9 @@ class Report:
             "workers": {state: states[state] for state in ("starting", "ready", "draining", "backoff")},
             "restarts": dict(sorted(total.restarts.items())),
             "memory": [
-                {
-                    "slot": place.number,
-                    "rss_bytes": self._board.worker(place.number).rss_bytes,
-                    "pss_bytes": self._board.worker(place.number).pss_bytes,
-                }
+                {"slot": place.number, "rss_bytes": slot.rss_bytes, "pss_bytes": slot.pss_bytes}
                 for place in self._slots.workers
-                if place.child is not None
+                if (slot := self._slot(place.child)) is not None
             ],
             "stale_commits": _sum(stats.STALE, total, roles),
             "leases_expired": _sum(stats.LEASES_EXPIRED, total, roles),
@@ -126,7 +145,12 @@ class Report:
         }
 
     def _living(self) -> list[WorkerSlot]:
-        return [self._board.worker(p.number) for p in self._slots.workers if p.child is not None]
+        slots = (self._slot(child) for child in self._slots.children(WORKER))
+        return [slot for slot in slots if slot is not None]
+
+    def _slot(self, child: Child | None) -> WorkerSlot | None:
+        """Return the row of the scoreboard that a worker writes."""
+        return None if child is None or child.cell is None else self._board.worker(child.cell)
 
     def _totals(self, now: float) -> dict[str, int]:
         living = self._living()
@@ -143,16 +167,16 @@ class Report:
             "failed_per_minute": failed,
         }
 
-    def _worker(self, place: Place, now: float) -> dict[str, Any]:
-        slot, child = self._board.worker(place.number), place.child
+    def _worker(self, place: Place, child: Child | None, now: float) -> dict[str, Any]:
+        slot = self._slot(child)
         wall = time.time() - now
-        running = slot.running() if child is not None else []
+        running = slot.running() if slot is not None else []
         return {
             "slot": place.number,
             "pid": child.pid if child is not None else None,
             "generation": child.generation if child is not None else 0,
-            "state": _state(self._board, place),
-            "threads": self._settings.threads,
+            "state": _state(self._board, place) if child is place.child else "draining",
+            "threads": self._settings.threads if child is None else child.threads,
             "running": [
                 {
                     "id": entry.id,
@@ -163,18 +187,24 @@ class Report:
                 }
                 for entry in running
             ],
-            "held": slot.held_count() if child is not None else 0,
-            "completed": slot.counter(stats.COMPLETED) if child is not None else 0,
-            "failed": slot.counter(stats.FAILED) if child is not None else 0,
-            "rss_bytes": slot.rss_bytes if child is not None else 0,
-            "pss_bytes": slot.pss_bytes if child is not None else 0,
+            "held": slot.held_count() if slot is not None else 0,
+            "completed": slot.counter(stats.COMPLETED) if slot is not None else 0,
+            "failed": slot.counter(stats.FAILED) if slot is not None else 0,
+            "rss_bytes": slot.rss_bytes if slot is not None else 0,
+            "pss_bytes": slot.pss_bytes if slot is not None else 0,
             "restarts": place.restarts,
         }
 
 
 def _state(board: Scoreboard, place: Place) -> str:
     """A worker that drains of its own accord says so in its slot."""
-    if place.state == "ready" and board.worker(place.number).state == "draining":
+    child = place.child
+    if (
+        place.state == "ready"
+        and child is not None
+        and child.cell is not None
+        and board.worker(child.cell).state == "draining"
+    ):
         return "draining"
     return place.state
 

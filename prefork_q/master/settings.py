@@ -22,28 +22,32 @@ def node_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entrypoints:
-    """The code of the children. The template's makes the workers; no store: Redis is elsewhere."""
+    """The code of the children. The template's makes the workers; no store: Redis is elsewhere; no watcher:
+    a change of the code on disk is nobody's business."""
 
     template: EntryPoint
     keeper: EntryPoint
     api: EntryPoint
     store: EntryPoint | None = None
+    watcher: EntryPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
     """Plain values; times in seconds.
 
-    `slots` is the most workers that there may ever be (the scoreboard is made for them), `held` the
-    most tasks that a worker may have claimed at once. `boot_timeout` is what a newborn has until it is
-    ready, `import_timeout` the same where the handlers have to be imported. `keep_fds` are descriptors
-    that every child keeps, such as the log's. `preload` is auto, on or off.
+    `slots` is the most workers that there may ever be and `most_threads` the most threads that each may ever
+    have (the scoreboard is made for them), `held` the most tasks that a worker may have claimed at once.
+    `boot_timeout` is what a newborn has until it is ready, `import_timeout` the same where the handlers have
+    to be imported. `keep_fds` are descriptors that every child keeps, such as the log's. `preload` is auto,
+    on or off.
     """
 
     version: str
     workers: int
     threads: int = 1
     slots: int = 64
+    most_threads: int = 1
     held: int = 640
     api_processes: int = 1
     lease: float = 30.0
@@ -53,9 +57,41 @@ class MasterSettings:
     preload: str = "auto"
     keep_fds: tuple[int, ...] = ()
     keeper_silence: float | None = None
+    max_rss: int = 0
+    deaf_after: float = 15.0
     node: str = field(default_factory=node_name)
 
     @property
     def silence_limit(self) -> float:
         """How long the keeper may not beat before it is replaced; far below a lease."""
         return max(5.0, self.lease / 6) if self.keeper_silence is None else self.keeper_silence
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A configuration, and the code that goes with it; counted from 1 by the reloads that went well."""
+
+    number: int
+    settings: MasterSettings
+    entrypoints: Entrypoints
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the configuration says when it is read anew.
+
+    `is_changed`: it says something else than before. `adopt` is called when it begins to hold.
+    """
+
+    settings: MasterSettings
+    entrypoints: Entrypoints
+    is_changed: bool = False
+    adopt: Callable[[], None] = _nothing
+
+
+Reread = Callable[[], Reading]
+"""Reads the configuration anew; raises ConfigurationError if it is wrong, or says what cannot change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 from collections import deque
@@ -11,7 +12,9 @@ from typing import Final
 HANDLED: Final = (
     signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP, signal.SIGTSTP,
     signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
+    signal.SIGABRT,
 )  # fmt: skip
+_STDERR: Final = 2
 
 
 class Signals:
@@ -28,9 +31,13 @@ class Signals:
         self._previous_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in HANDLED:
             self._previous[number] = signal.signal(number, self._append)
+        # What this process itself is doing goes to stderr first, from wherever it hangs; then faulthandler
+        # raises the signal anew, for the handler that was there before it.
+        faulthandler.enable(_STDERR, all_threads=True)
 
     def restore(self) -> None:
         """Give them back, and close."""
+        faulthandler.disable()
         for number, handler in self._previous.items():
             # None: it was not set from Python.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import signal
 
 from prefork_q.events import Events
 from prefork_q.ipc.messages import Drain
-from prefork_q.master.children import API, KEEPER, STORE, TEMPLATE, WORKER, Child
+from prefork_q.master.children import API, KEEPER, STORE, TEMPLATE, WATCHER, WORKER, Child
 from prefork_q.master.family import Family
 from prefork_q.master.stop import HAND_BACK, StopPlan
 
@@ -39,7 +39,7 @@ class Stopping:
         seconds = self.plan.worker_seconds(now)
         workers = self._slots.children(WORKER)
         self._events.emit("drain_began", seconds=round(seconds, 3), workers=len(workers))
-        for child in self._slots.children(WORKER, API, TEMPLATE):
+        for child in self._slots.children(WORKER, API, TEMPLATE, WATCHER):
             self._ask(child, seconds)
 
     def hurry(self, now: float) -> None:
@@ -52,6 +52,7 @@ class Stopping:
         """Take the steps that are due."""
         plan = self.plan
         self._kill_late(now, plan.template_until, TEMPLATE)
+        self._kill_late(now, plan.template_until, WATCHER)
         self._kill_late(now, plan.api_until, API)
         self._kill_late(now, plan.workers_until, WORKER)
         if not self._slots.children(WORKER, TEMPLATE):
@@ -77,7 +78,7 @@ class Stopping:
         self._family.deadlines.drop(child.incarnation)
         self._family.tell(child, Drain(seconds))
         # Who is not ready may be busy with an import and not read yet; it holds nothing.
-        if not child.is_ready and child.role != API:
+        if (not child.is_ready and child.role != API) or child.role == WATCHER:
             self._family.send_signal(child, signal.SIGTERM)
 
     def _end_keeper(self, now: float) -> None:

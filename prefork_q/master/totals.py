@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from prefork_q.ipc import stats
+from prefork_q.ipc.messages import Ended
 from prefork_q.ipc.stats import Histogram, Second, SlotNumbers, TypeStats
 
 MINUTE = 60
@@ -35,6 +36,18 @@ class Totals:
             self.seconds[second] = (before[0] + completed, before[1] + failed)
         newest = max(self.seconds, default=0)
         self.seconds = {at: ended for at, ended in self.seconds.items() if at > newest - stats.RING}
+
+    def ended_by_keeper(self, ended: Iterable[Ended], now: float) -> None:
+        """Add attempts that ended with their worker to the numbers of their types, and to the rate. The sums
+        of all types are in the keeper's own counters."""
+        for type, counter, n in ended:
+            counts = [0] * stats.TYPE_COUNTERS
+            counts[counter] = n
+            name = type if type in self.types else stats.OTHER
+            self.types[name] = self.types.get(name, TypeStats()) + TypeStats(tuple(counts))
+            if counter == stats.FAILED:
+                completed, failed = self.seconds.get(int(now), (0, 0))
+                self.seconds[int(now)] = (completed, failed + n)
 
     def plus(self, living: Iterable[SlotNumbers]) -> Totals:
         """Return the sums with the living slots; this object stays as it is."""

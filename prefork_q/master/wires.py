@@ -44,11 +44,13 @@ class Wires:
         return self._send(child, message, ())
 
     def pass_on(self, template: Child, message: Message, newborn: Child) -> bool:
-        """Send with the other end of the newborn's channel, which is open nowhere else afterwards."""
-        if newborn.newborn_end is None:
+        """Send with the other end of the newborn's channel, which is open nowhere else afterwards, and with
+        its file for stacks."""
+        if newborn.newborn_end is None or newborn.stacks is None:
             raise ValueError(f"{newborn.incarnation}: its end is passed on already")
         self._passed.setdefault(template, []).append(newborn)
-        is_sent = self._send(template, message, (newborn.newborn_end.fileno(),))
+        fds = (newborn.newborn_end.fileno(), newborn.stacks.fileno())
+        is_sent = self._send(template, message, fds)
         if not is_sent or not template.channel.has_queued:
             self._close_passed(template)
         return is_sent

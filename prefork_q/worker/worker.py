@@ -34,7 +34,7 @@ from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import ChannelClosed
 from prefork_q.ipc.fork import INTERNAL_ERROR, NODE_SIGNALS
-from prefork_q.ipc.messages import Drain, Failed, Ready
+from prefork_q.ipc.messages import Drain, Dumped, DumpStacks, Failed, Quiet, Ready, Resume, Retiring
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.keys import Keys
 from prefork_q.outage import Outage
@@ -47,7 +47,9 @@ from prefork_q.worker.lines import CommandLine, WakeLine
 from prefork_q.worker.pool import Pool
 from prefork_q.worker.processor import Processor
 from prefork_q.worker.queues import QueueOrder
+from prefork_q.worker.recycling import Recycling, resident_bytes
 from prefork_q.worker.routes import routes
+from prefork_q.worker.stacks import Stacks
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds. How long a handler's bytecode may keep the loop from its turn; with the default of 5 ms
@@ -64,7 +66,10 @@ TITLE_INTERVAL: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is told. Durations in seconds, sizes in bytes; a weight of None: strict order."""
+    """What a worker is told. Durations in seconds, sizes in bytes; a weight of None: strict order.
+
+    `max_tasks` attempts, or `max_rss` bytes more than at its start, and it is recycled; 0: no limit.
+    """
 
     redis_url: str
     namespace: str = "default"
@@ -74,6 +79,8 @@ class WorkerSettings:
     drain_timeout: float = 30.0
     grace: float = 2.0
     result_limit: int = 1 << 20
+    max_tasks: int = 0
+    max_rss: int = 0
     limits: Limits = field(default_factory=Limits)
 
 
@@ -94,10 +101,14 @@ class Worker:
         self._app = app
         self._settings = settings
         self._events = events
-        self._slot = birth.scoreboard.worker(birth.slot)
+        self._slot = birth.scoreboard.worker(birth.cell)
         self._title = f"prefork-q: worker {birth.slot} gen {birth.generation}"
         self._titled_at = 0.0
         self._bell = Bell()
+        self._stacks = Stacks(birth.stacks_fd, self._slot)
+        self._recycling = Recycling(
+            self._slot, max_tasks=settings.max_tasks, max_rss=settings.max_rss, probe_fd=self._bell.fileno
+        )
         self._is_terminated = False
         self._is_orphan = False
         self._deadline: float | None = None
@@ -120,7 +131,9 @@ class Worker:
         wake_keys = [keys.wake(name) for name in queues.names]
         url, ring = settings.redis_url, self._bell.ring
         loop = FetchLoop(
-            FetchSettings(self._birth.incarnation, settings.threads, settings.lease, settings.limits),
+            FetchSettings(
+                self._birth.incarnation, settings.threads, settings.lease, settings.limits, settings.max_tasks
+            ),
             slot=slot,
             commands=CommandLine(url, keys, slot, outage, ring),
             wakes=WakeLine(url, wake_keys, slot, outage, self._events, ring),
@@ -151,6 +164,7 @@ class Worker:
     # -- life
 
     def run(self) -> int:
+        self._stacks.install()
         sys.setswitchinterval(SWITCH_INTERVAL)
         setproctitle(self._title)
         if not self._run_start_hooks():
@@ -226,20 +240,43 @@ class Worker:
             cause = "it was held for dead, its tasks were handed back"
             self._events.emit("disowned", level="error", cause=cause)
             self._drain(0.0)
-        elif self._loop.has_interrupted:
-            self._events.emit("recycled", cause="a time limit interrupted a handler")
-            self._drain(math.inf)
+        elif reason := self._reason_to_retire():
+            self._retire(reason)
 
     def _read_channel(self) -> None:
         try:
             while (message := self._channel.receive()) is not None:
-                if isinstance(message, Drain):
-                    self._drain(message.seconds)
+                match message:
+                    case Drain(seconds=seconds):
+                        self._drain(seconds)
+                    case Quiet():
+                        self._loop.quiet()
+                    case Resume():
+                        if self._deadline is None:
+                            self._loop.resume()
+                    case DumpStacks(serial=serial):
+                        self._stacks.write(serial)
+                        self._channel.send(Dumped(serial))
         except ChannelClosed:
             self._is_orphan = True
             self._loop.forget_channel()
             self._events.emit("orphaned", level="warning", cause="the master is gone: draining")
             self._drain(self._settings.drain_timeout)
+
+    def _reason_to_retire(self) -> str | None:
+        if self._loop.has_interrupted:
+            # A lock may be held for ever by the code that was interrupted.
+            return "a time limit interrupted a handler"
+        return self._recycling.reason(self._loop.attempts)
+
+    def _retire(self, reason: str) -> None:
+        """Claim nothing more; what runs has all the time it wants, unless the master says otherwise."""
+        self._drain(math.inf)
+        try:
+            self._channel.send(Retiring(reason))
+        except ChannelClosed:
+            # The next turn reads the end of file.
+            return
 
     def _drain(self, seconds: float) -> None:
         """Claim nothing more and end within so many seconds, or earlier if that was ordered before."""
@@ -253,6 +290,7 @@ class Worker:
             self._end_time = min(kept, END_SHARE * max(0.0, seconds))
 
     def _say_ready(self) -> None:
+        self._slot.baseline_bytes = resident_bytes()
         if self._deadline is None:
             self._slot.state = "ready"
         try:
@@ -300,6 +338,7 @@ class Worker:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._loop.forget_descriptors()
         self._channel.close()
+        self._stacks.forget()
 
     def _show_title(self) -> None:
         now = boot_time()

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from prefork_q.ipc import stats
-from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice
+from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice, Ended, TimedOut
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.keeper.handback import Returner
@@ -87,7 +87,49 @@ def test_the_error_of_a_crash_names_the_signal(stage: Stage) -> None:
     assert error is not None
     assert error["type"] == "WorkerDied"
     assert "killed by signal 9 (SIGKILL)" in error["message"]
-    assert error["cause"] == {"signal": 9, "exit_code": None, "peak_rss_bytes": 4096}
+    assert error["cause"] == {
+        "signal": 9, "exit_code": None, "timed_out": False, "peak_rss_bytes": 4096,
+    }  # fmt: skip
+
+
+def test_a_hard_time_limit_ends_that_task_alone(stage: Stage) -> None:
+    retried, last, neighbour = stage.submit(3, max_attempts=2)
+    slot = stage.worker()
+    tokens = {lease.id.decode(): lease.token for lease in stage.claim(slot, 3)}
+    told = Told()
+    returner = returner_of(stage, told)
+
+    returner.add(
+        DeathNotice(
+            slot.incarnation, 3, "killed by signal 9 (SIGKILL): time limit", signal=9, drained=True, pid=4711,
+            generation=2, peak_rss_bytes=4096, ran={retried: 2.5},
+            timed_out=(
+                TimedOut(retried, tokens[retried], 2.0, 60.0, "in spin"),
+                TimedOut(last, tokens[last], 2.0, None, "in sleep"),
+            ),
+            running=(Claim(neighbour, tokens[neighbour]),),
+        )  # fmt: skip
+    )
+    returner.run(boot_time())
+
+    assert [stage.status(id) for id in (retried, last, neighbour)] == ["delayed", "dead", "pending"]
+    assert [stage.task(id).attempts for id in (retried, last, neighbour)] == [1, 1, 0]
+    assert {stage.task(id).crashes for id in (retried, last, neighbour)} == {0}
+    error = stage.task(last).error
+    assert error is not None
+    assert (error["type"], error["traceback"]) == ("TaskTimeout", "")
+    assert error["cause"] == {
+        "signal": 9, "exit_code": None, "timed_out": True, "peak_rss_bytes": 4096, "stack": "in sleep",
+    }  # fmt: skip
+    counters = stage.board.keeper.counters()
+    assert [counters[n] for n in (stats.FAILED, stats.RETRIED, stats.DEAD, stats.RELEASED)] == [2, 1, 1, 1]
+    assert set(told[0].ended) == {
+        Ended("thing", stats.FAILED, 2), Ended("thing", stats.RETRIED, 1), Ended("thing", stats.DEAD, 1),
+    }  # fmt: skip
+    lines = {line["id"]: line for line in stage.said("finished")}
+    assert [lines[id]["outcome"] for id in (retried, last)] == ["retrying", "dead"]
+    assert lines[retried]["duration_ms"] == 2500
+    assert (lines[last]["worker"], lines[last]["pid"], lines[last]["attempt"]) == (3, 4711, 1)
 
 
 def test_a_task_that_kills_once_too_often_is_dead(stage: Stage) -> None:
@@ -312,7 +354,8 @@ def test_the_dead_are_trimmed_to_their_limit_in_batches(stage: Stage) -> None:
 def test_the_node_says_what_it_runs(stage: Stage) -> None:
     stage.worker(0)
     stage.worker(1).state = "starting"
-    registrar = Registrar(stage.board, stage.broker, stage.events, node="n1", facts={"host": "here"})
+    facts: dict[str, object] = {"host": "here", "threads": 2}
+    registrar = Registrar(stage.board, stage.broker, stage.events, node="n1", facts=facts)
 
     registrar.run(boot_time())
 

@@ -220,7 +220,7 @@ class Children:
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)
         switches.note("threads", {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")})
-        slot = birth.scoreboard.worker(birth.slot)
+        slot = birth.scoreboard.worker(birth.cell)
         slot.register(["sleep"], ["default"])
         terminated: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))

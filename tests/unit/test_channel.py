@@ -18,8 +18,11 @@ from prefork_q.ipc.messages import (
     Go,
     Hello,
     Message,
+    Quiet,
     Ready,
     RedisState,
+    ReloadWanted,
+    Resume,
     Spawn,
     Spawned,
     SpawnFailed,
@@ -31,7 +34,10 @@ from prefork_q.ipc.messages import (
 EVERY_KIND: tuple[Message, ...] = (
     Go(),
     Drain(1.5),
-    Spawn(3, "node.3.1", 2),
+    Quiet(),
+    Resume(),
+    Spawn(3, "node.3.1", 2, 64),
+    ReloadWanted(("handlers.py",)),
     DeathNotice(
         "node.3.1", 3, "killed by signal 9 (SIGKILL)", 9, None, False, (Claim("a", 1),), (Claim("b", 2),)
     ),
@@ -124,10 +130,10 @@ def test_waiting_is_bounded(pair: tuple[Channel, Channel]) -> None:
 def test_descriptors_travel_along(pair: tuple[Channel, Channel]) -> None:
     parent, child = pair
     reader, writer = os.pipe()
-    parent.send(Spawn(0, "node.0.1", 1), fds=[writer])
+    parent.send(Spawn(0, "node.0.1", 1, 0), fds=[writer])
     os.close(writer)
     message, fds = child.receive_with_fds()
-    assert message == Spawn(0, "node.0.1", 1)
+    assert message == Spawn(0, "node.0.1", 1, 0)
     (received,) = fds
     os.write(received, b"x")
     os.close(received)

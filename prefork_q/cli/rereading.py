@@ -1,0 +1,99 @@
+"""The configuration of a node, read anew for a reload. Runs in the master.
+
+Flags and environment are those of the start; what may have changed is the file. All or nothing: an option
+that cannot change while the node lives refuses the whole.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from prefork_q.cli.roles import Roles
+from prefork_q.config import Config
+from prefork_q.errors import ConfigurationError
+from prefork_q.events import Events, mask_url
+from prefork_q.master.settings import MasterSettings, Reading
+from prefork_q.store import StoreSettings
+
+FIXED: Final = (
+    "redis_url", "embedded", "namespace", "http", "no_http", "ctl_socket", "state_dir", "lease", "log_file",
+    "log_format", "reload",
+)  # fmt: skip
+"""Sockets, folders and keys that are in use, and what all processes of a node must agree on."""
+
+
+class Rereading:
+    """Knows what holds now, reads what shall hold."""
+
+    def __init__(
+        self,
+        read: Callable[[], Config],
+        config: Config,
+        settings: MasterSettings,
+        store: StoreSettings | None,
+        listeners: Sequence[socket.socket],
+        events: Events,
+    ) -> None:
+        """`config` and `settings` are those of the start; `read` returns the configuration as it is now."""
+        self._read = read
+        self._config = config
+        self._first = settings
+        self._store = store
+        self._listeners = listeners
+        self._events = events
+
+    def __call__(self) -> Reading:
+        """Read.
+
+        Raises:
+            ConfigurationError: it is wrong, or differs in what cannot change.
+        """
+        config = self._read()
+        require_same(self._config, config)
+        settings = master_settings(config, self._first)
+        roles = Roles(config, settings, self._store, self._listeners, self._events)
+
+        def adopt() -> None:
+            self._config = config
+            self._events.set_level(config.log_level)
+
+        return Reading(settings, roles.entrypoints(), config != self._config, adopt)
+
+
+def require_same(now: Config, wanted: Config) -> None:
+    """Refuse what cannot change while the node lives."""
+    for name in FIXED:
+        before, after = (mask_url(str(getattr(config, name))) for config in (now, wanted))
+        if getattr(now, name) != getattr(wanted, name):
+            raise ConfigurationError(
+                f"{name} cannot change while the node runs (from {before} to {after}): restart it"
+            )
+
+
+def master_settings(config: Config, first: MasterSettings) -> MasterSettings:
+    """Return the master's part of a configuration; `first` has what stays for the life of the node.
+
+    Raises:
+        ConfigurationError: there is no room for so many workers or threads.
+    """
+    if config.workers > first.slots:
+        raise ConfigurationError(
+            f"workers: {config.workers} are more than the {first.slots} for which this node has room: restart it"
+        )
+    if config.threads > first.most_threads:
+        raise ConfigurationError(
+            f"threads: {config.threads} are more than the {first.most_threads} for which this node has room: "
+            "restart it"
+        )
+    return replace(
+        first,
+        workers=config.workers,
+        threads=config.threads,
+        api_processes=config.api_processes if config.http else 0,
+        lease=config.lease,
+        drain_timeout=config.drain_timeout,
+        preload=config.preload,
+    )
