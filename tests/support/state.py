@@ -241,7 +241,10 @@ class State:
         pattern = self.keys.root.replace("{", "\\{") + "*"
         names = {name.decode() for name in self._redis.scan_iter(match=pattern, count=1000)} - left_out
         ordered = sorted(names)
-        types = self._all("type", ordered)
+        # What expires while this looks is left out.
+        kinds = dict(zip(ordered, self._all("type", ordered), strict=True))
+        ordered = [name for name in ordered if kinds[name] != b"none"]
+        types = [kinds[name] for name in ordered]
         with self._redis.pipeline(transaction=False) as pipe:
             for name, type_ in zip(ordered, types, strict=True):
                 READERS[type_](pipe, name)
@@ -250,6 +253,7 @@ class State:
         return {
             name.removeprefix(self.keys.root): (_plain(type_, value), lifetime > 0)
             for name, type_, value, lifetime in zip(ordered, types, values, lifetimes, strict=True)
+            if lifetime != -2
         }
 
     def assert_sums(self, snapshot: dict[str, Any] | None = None) -> None:
