@@ -25,7 +25,7 @@ def of_crash(notice: DeathNotice) -> PostMortem:
 
 def of_time_limit(notice: DeathNotice, entry: TimedOut) -> PostMortem:
     """Return the error of a task whose worker was killed for it."""
-    message = f"it ran into its hard time limit of {entry.limit:g} s, so its process was killed"
+    message = f"its process was killed at its hard time limit, after {entry.limit:g} s (grace included)"
     return _told("TaskTimeout", message, notice, is_timed_out=True, stack=entry.stack)
 
 

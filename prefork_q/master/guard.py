@@ -62,6 +62,11 @@ class Guard:
         self._verdicts: dict[Child, list[Verdict]] = {}
         self.settings = settings
 
+    @property
+    def judged_since(self) -> float:
+        """From when on workers are judged, boot time: until then the node stood still."""
+        return self._judged_since
+
     # -- in each turn --------------------------------------------------------------------------------
 
     def carry_on(self, now: float) -> None:

@@ -154,7 +154,9 @@ class Report:
 
     def _totals(self, now: float) -> dict[str, int]:
         living = self._living()
-        counters = self._folded.counted(slot.counters() for slot in living)
+        # What ended with its worker, the keeper has counted.
+        keeper = self._board.keeper.counters()
+        counters = self._folded.counted([*(slot.counters() for slot in living), keeper])
         completed, failed = self._folded.per_minute(now, chain.from_iterable(s.seconds() for s in living))
         return {
             "completed": counters[stats.COMPLETED],
