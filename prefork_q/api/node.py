@@ -28,10 +28,13 @@ class Node:
         return metrics
 
     def ready_workers(self) -> int:
-        """Return how many workers are ready.
+        """Return how many workers are ready, and neither deaf nor stopped: one that is busy counts.
 
         Raises:
             PreforkQError: the master does not answer.
         """
         workers = ask(self._path, "workers", timeout=TIMEOUT)
-        return sum(worker["state"] == "ready" for worker in workers)
+        return sum(
+            worker["state"] == "ready" and worker.get("condition") not in ("deaf", "stopped")
+            for worker in workers
+        )

@@ -14,6 +14,7 @@ from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.ipc.stats import Histogram
 from prefork_q.master.children import WORKER, Child, Place, Slots
+from prefork_q.master.health import Condition, condition, told
 from prefork_q.master.settings import MasterSettings
 from prefork_q.master.totals import Totals
 
@@ -37,6 +38,11 @@ class Report:
         self._folded = totals
         self._pid = pid
         self._began_at = now
+        self._judged_since = 0.0
+
+    def stood_still(self, now: float) -> None:
+        """The node did not run until now: workers are judged from here on."""
+        self._judged_since = now
 
     def status(
         self,
@@ -100,6 +106,8 @@ class Report:
                 reasons.append(_failing(place, now))
             elif place.role != "worker" and (place.child is None or not place.child.is_ready):
                 reasons.append(f"{place.name}: {place.state}")
+            elif (trouble := self._trouble(place, now)) is not None:
+                reasons.append(trouble)
         if redis is None:
             reasons.append("redis: not reached yet")
         elif not redis.reachable:
@@ -195,7 +203,26 @@ class Report:
             "rss_bytes": slot.rss_bytes if slot is not None else 0,
             "pss_bytes": slot.pss_bytes if slot is not None else 0,
             "restarts": place.restarts,
+            "condition": "well" if child is None else self._condition(child, now),
         }
+
+
+    def _condition(self, child: Child, now: float) -> Condition:
+        """Return whether a worker is well, busy, deaf or stopped."""
+        slot = self._slot(child)
+        if slot is None or not child.is_ready:
+            return "well"
+        return condition(
+            last_beat=slot.last_beat, since=self._judged_since, now=now, runs=bool(slot.running()),
+            is_stopped=slot.is_stopped,
+        )  # fmt: skip
+
+    def _trouble(self, place: Place, now: float) -> str | None:
+        slot = self._slot(place.child)
+        if place.role != WORKER or place.child is None or slot is None:
+            return None
+        silent = now - max(slot.last_beat, self._judged_since)
+        return told(place.name, self._condition(place.child, now), silent)
 
 
 def _state(board: Scoreboard, place: Place) -> str:

@@ -30,7 +30,7 @@ from prefork_q.ipc.fork import fork
 from prefork_q.ipc.messages import Acknowledged, DeathNotice, Drain, Failed, Message, Ready, RedisState
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.master.master import Master
-from prefork_q.master.settings import Entrypoints, MasterSettings
+from prefork_q.master.settings import Entrypoints, MasterSettings, Reading
 from prefork_q.template import Template, TemplateSettings
 from tests.support.until import until
 
@@ -97,7 +97,15 @@ class Household:
         )
         store = children.store if self._has_store else None
         entrypoints = Entrypoints(template, children.keep, children.answer, store)
-        return Master(settings, entrypoints, events, control=control).run()
+
+        def reread() -> Reading:
+            if self.switches.is_set("configuration_is_wrong"):
+                raise ConfigurationError("workers: write a number")
+            is_changed = self.switches.is_set("three_workers")
+            fresh = replace(settings, workers=3) if is_changed else settings
+            return Reading(fresh, entrypoints, is_changed=is_changed)
+
+        return Master(settings, entrypoints, events, control=control, reread=reread).run()
 
     # -- looking
 
@@ -236,11 +244,17 @@ class Children:
         birth.channel.send(Ready())
         is_told = False
         while not (terminated or is_told) or switches.is_set("worker_ignores_drain"):
-            slot.beat(boot_time())
+            if not switches.is_set("worker_is_deaf"):
+                slot.beat(boot_time())
+            if switches.is_set("worker_is_busy"):
+                slot.start(0, TASK, b"sleep", 1, 7, boot_time())
             try:
-                is_told = isinstance(birth.channel.wait(0.02), Drain) or is_told
+                message = birth.channel.wait(0.02)
             except ChannelClosed:
                 return 0
+            is_told = isinstance(message, Drain) or is_told
+            if message is not None:
+                switches.note("told", [birth.slot, type(message).__name__])
         slot.state = "draining"
         return 0
 

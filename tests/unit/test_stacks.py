@@ -64,7 +64,8 @@ def test_faulthandlers_words_are_read_with_the_names_that_are_known(file: StackF
 
 def test_the_answer_to_this_question_counts_and_no_other(file: StackFile) -> None:
     stacks = Stacks(os.dup(file.fileno()), Scoreboard(1, 1, 1).worker(0))
-    os.write(file.fileno(), b'Thread 0x000000000000002a (most recent call first):\n  File "a.py", line 1 in f\n')
+    heading = b"Thread 0x000000000000002a (most recent call first):"
+    os.write(file.fileno(), heading + b'\n  File "a.py", line 1 in f\n')
     stacks.write(3)
 
     assert stacks_in(file.read(), {}, serial=4) == [ThreadStack(42, "0x2a", ('  File "a.py", line 1, in f',))]
