@@ -102,12 +102,29 @@ def _http(value: object) -> object:
         raise ValueError("write one address or a list of them")
     texts = [text.strip() for text in texts]
     for text in texts:
+        parse_http(text)
+    return tuple(texts)
+
+
+def require_private(addresses: tuple[str, ...]) -> None:
+    """Check that only this machine can reach these addresses.
+
+    Raises:
+        ValueError: other machines can reach one.
+    """
+    for text in addresses:
         if not parse_http(text).is_private:
             raise ValueError(
-                f"{text} can be reached from other machines, and the API has no tokens configured: "
-                "listen on a loopback address or a Unix socket, behind a proxy that authenticates"
+                f"{text} can be reached from other machines, and the API has no tokens configured: give a "
+                "token_file, or listen on a loopback address or a Unix socket, behind a proxy that asks"
             )
-    return tuple(texts)
+
+
+def _paths(value: object) -> object:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)):
+        raise ValueError("write one path or a list of them")
+    return tuple(_path(word.strip() if isinstance(word, str) else word) for word in words)
 
 
 def _path(value: object) -> object:
@@ -121,6 +138,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Name = Annotated[str, BeforeValidator(_name)]
 AbsolutePath = Annotated[Path, BeforeValidator(_path)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_paths)]
 RedisUrl = Annotated[str, BeforeValidator(_redis_url)]
 Queues = Annotated[tuple[QueueSpec, ...], BeforeValidator(_queues)]
 Addresses = Annotated[tuple[str, ...], BeforeValidator(_http)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from prefork_q.addresses import HttpAddress, parse_http, require_socket_path
 from prefork_q.errors import ConfigurationError
@@ -22,11 +22,13 @@ from prefork_q.option_types import (
     Addresses,
     Duration,
     Name,
+    Paths,
     Queues,
     QueueSpec,
     RedisUrl,
     Size,
     Whole,
+    require_private,
 )
 from prefork_q.task import DEFAULT_QUEUE
 from prefork_q.units import format_duration, format_size
@@ -91,6 +93,10 @@ class Config(BaseModel):
         Queues,
         Opt("Queues to work on: a,b in strict order, or a=1,b=3 by weight.", "QUEUES"),
     ] = (QueueSpec(DEFAULT_QUEUE),)
+    token_file: Annotated[
+        Paths,
+        Opt("File with the API's tokens: NAME SCOPES TOKEN in each line; repeatable.", "FILE", "multiple"),
+    ] = ()
     http: Annotated[
         Addresses,
         Opt("Where the API listens: HOST:PORT, unix:PATH or fd:NAME; repeatable.", "ADDRESS", "multiple"),
@@ -146,6 +152,14 @@ class Config(BaseModel):
         Literal["text", "json"] | None, Opt("Form of the log; text on a terminal, json otherwise.", None)
     ] = None
     log_file: Annotated[AbsolutePath | None, Opt("Log to this file, not to stderr.", "FILE")] = None
+
+    @field_validator("http")
+    @classmethod
+    def _is_guarded(cls, http: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        # Declared below token_file, so that this is known here.
+        if not info.data.get("token_file"):
+            require_private(http)
+        return http
 
     @model_validator(mode="after")
     def _fits_together(self) -> Config:

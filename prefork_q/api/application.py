@@ -10,10 +10,11 @@ from typing import Any
 
 import bottle
 
+from prefork_q.api.access import Access
 from prefork_q.api.answers import Answer, Route
 from prefork_q.api.breaker import Breaker
 from prefork_q.api.problems import Problem, problem_of
-from prefork_q.api.reading import Environ, refuse_other_origins
+from prefork_q.api.reading import Environ
 from prefork_q.errors import PreforkQError, Unavailable
 from prefork_q.events import Events
 
@@ -31,12 +32,14 @@ class Application:
         routes: Iterable[Route],
         events: Events,
         breaker: Breaker,
+        access: Access,
         *,
         on_unavailable: Callable[[str], None] = lambda kind: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._events = events
         self._breaker = breaker
+        self._access = access
         self._on_unavailable = on_unavailable
         self._on_close = on_close
         # bottle finds the function; what it would make of errors and answers is for browsers.
@@ -63,9 +66,18 @@ class Application:
         self._on_close()
 
     def _answer(self, environ: dict[str, Any]) -> Answer:
+        route, arguments = self._find(environ)
+        token = self._access.admit(environ, route.scope)
         try:
-            route, arguments = self._find(environ)
-            refuse_other_origins(environ)
+            answer = self._run(route, environ, arguments)
+        except Problem as problem:
+            self._access.note(environ, route.scope, token, problem.status, arguments)
+            raise
+        self._access.note(environ, route.scope, token, answer.status, {**arguments, **answer.noted})
+        return answer
+
+    def _run(self, route: Route, environ: dict[str, Any], arguments: dict[str, str]) -> Answer:
+        try:
             call = partial(route.function, environ, **arguments)
             return self._breaker.run(call) if route.needs_redis else call()
         except Problem:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from prefork_q.api.access import Access
 from prefork_q.api.application import Application
 from prefork_q.api.breaker import Breaker
 from prefork_q.api.dead import Dead
@@ -20,9 +21,11 @@ from prefork_q.app import load_app
 from prefork_q.broker import Broker, Limits
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.connection import connect
+from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, Sink
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.tokens import Tokens
 
 WAITING_ROOM: Final = 24
 """Requests that may hold a thread while they wait for a task, of the server's 32."""
@@ -46,8 +49,11 @@ def create_app(
         on_unavailable: called with the kind of trouble whenever Redis could not do something.
 
     Raises:
-        ConfigurationError: the handlers cannot be imported, or the URL of Redis cannot be read.
+        ConfigurationError: the handlers cannot be imported, or the URL of Redis or a file of tokens cannot
+            be read.
     """
+    events = events or default_events(config)
+    access = Access(read_access(config, events), events)
     if handlers is None:
         handlers = load_app(config.target).handlers if config.target else {}
     url, keys = effective_redis_url(config), Keys(config.namespace)
@@ -73,11 +79,31 @@ def create_app(
     )
     return Application(
         [route for part in parts for route in part.routes()],
-        events or default_events(config),
+        events,
         breaker,
+        access,
         on_unavailable=on_unavailable,
         on_close=endings.close,
     )
+
+
+def read_access(config: Config, events: Events) -> Tokens | None:
+    """Return the configured tokens, None if there are none to be had.
+
+    Raises:
+        ConfigurationError: a file cannot be read or is wrong.
+    """
+    if not config.token_file:
+        return None
+
+    def tell(wrong: ConfigurationError | None) -> None:
+        if wrong is None:
+            events.emit("tokens_reloaded")
+        else:
+            detail = "the earlier ones still hold"
+            events.emit("tokens_rejected", level="error", reason=str(wrong), detail=detail)
+
+    return Tokens(config.token_file, tell)
 
 
 def single_limit(payload_limit: int) -> int:

@@ -31,11 +31,11 @@ class Dead:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/dead", self.page),
-            Route("POST", "/dead/retry", self.retry_many),
-            Route("GET", "/dead/<id:re:(?!retry$)[^/]+>", self.show),
-            Route("DELETE", "/dead/<id:re:(?!retry$)[^/]+>", self.delete),
-            Route("POST", "/dead/<id>/retry", self.retry),
+            Route("GET", "/dead", self.page, "read"),
+            Route("POST", "/dead/retry", self.retry_many, "admin"),
+            Route("GET", "/dead/<id:re:(?!retry$)[^/]+>", self.show, "read"),
+            Route("DELETE", "/dead/<id:re:(?!retry$)[^/]+>", self.delete, "admin"),
+            Route("POST", "/dead/<id>/retry", self.retry, "admin"),
         ]
 
     def page(self, environ: Environ) -> Answer:
@@ -69,7 +69,7 @@ class Dead:
             )
             retried += self._broker.retry(ids, nonce=nonce).count("ok") if ids else 0
             is_more = cursor is not None
-        return json_answer({"retried": retried, "more": is_more}, 202)
+        return json_answer({"retried": retried, "more": is_more}, 202, retried=retried, type=type)
 
     def delete(self, environ: Environ, id: str) -> Answer:
         read_options(environ, NO_BODY, ())

@@ -24,8 +24,8 @@ class Health:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", ALIVE, self.alive, needs_redis=False),
-            Route("GET", "/readyz", self.ready),
+            Route("GET", ALIVE, self.alive, None, needs_redis=False),
+            Route("GET", "/readyz", self.ready, "read"),
         ]
 
     def alive(self, environ: Environ) -> Answer:

@@ -46,7 +46,7 @@ class Metrics:
         self._breaker = breaker
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", self.show, needs_redis=False)]
+        return [Route("GET", "/metrics", self.show, "read", needs_redis=False)]
 
     def show(self, environ: Environ) -> Answer:
         accepted = environ.get("HTTP_ACCEPT", "")

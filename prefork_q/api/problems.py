@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -23,8 +23,44 @@ STATUS: dict[str, int] = {
 }
 """HTTP statuses of the codes of errors.py; what is not here is ours to mend: 500."""
 
-TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
 """Where RFC 9110 renamed a status after Python took over its older name."""
+
+
+class Kind(NamedTuple):
+    """A kind of problem: its HTTP status, and what it is called. Its word never changes."""
+
+    status: int
+    title: str
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "malformed-request": Kind(400, "The request cannot be read"),
+    "not-json": Kind(400, "The body is not strict JSON"),
+    "unauthorized": Kind(401, "A valid token is needed"),
+    "missing-scope": Kind(403, "The token has not the scope for this"),
+    "cross-site": Kind(403, "Pages of other sites may not change anything"),
+    "not-found": Kind(404, "There is no such thing"),
+    "method-not-allowed": Kind(405, "Not possible with this method"),
+    "conflict": Kind(409, "The state of the task forbids it"),
+    "too-large": Kind(413, "The body or the payload is too large"),
+    "unsupported-media-type": Kind(415, "The body is not of a type that is read"),
+    "expectation-failed": Kind(417, "The expectation cannot be met"),
+    "misdirected": Kind(421, "Not the host that answers here"),
+    "invalid": Kind(422, "A value is wrong"),
+    "unknown-type": Kind(422, "No handler has this type"),
+    "invalid-payload": Kind(422, "The payload does not fit its handler"),
+    "idempotency-conflict": Kind(422, "The key was used for another request"),
+    "header-too-large": Kind(431, "The header is too large"),
+    "internal": Kind(500, "An error of the service"),
+    "not-implemented": Kind(501, "The transfer coding is not understood"),
+    "unavailable": Kind(503, "Redis or the service cannot do it now"),
+    "version-not-supported": Kind(505, "The version of HTTP is not spoken"),
+}
+"""What problems there are; the README lists them. The first of a status is the one that it has by default."""
+PREFIX: Final = "urn:prefork-q:problem:"
+
+DEFAULT_KIND: Final[dict[int, str]] = {kind.status: word for word, kind in reversed(KINDS.items())}
 
 
 class Flaw(NamedTuple):
@@ -35,10 +71,7 @@ class Flaw(NamedTuple):
 
 
 class Problem(Exception):
-    """A refusal, on its way to becoming an answer.
-
-    `type` of the document is about:blank, so its title is the status's own (RFC 9457, 4.2.1).
-    """
+    """A refusal, on its way to becoming an answer. `kind` is one of KINDS, by default that of the status."""
 
     def __init__(
         self,
@@ -46,28 +79,27 @@ class Problem(Exception):
         detail: str,
         flaws: Sequence[Flaw] = (),
         headers: Sequence[tuple[str, str]] = (),
+        *,
+        kind: str | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
+        self.kind = kind or DEFAULT_KIND[status]
         self.detail = detail
         self.flaws = tuple(flaws)
         self._headers = tuple(headers)
 
     @property
-    def title(self) -> str:
-        return TITLES.get(self.status) or HTTPStatus(self.status).phrase
-
-    @property
     def status_line(self) -> str:
-        return f"{self.status} {self.title}"
+        return f"{self.status} {PHRASES.get(self.status) or HTTPStatus(self.status).phrase}"
 
     def headers(self) -> list[tuple[str, str]]:
         return [("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store"), *self._headers]
 
     def body(self) -> bytes:
         document: dict[str, object] = {
-            "type": "about:blank",
-            "title": self.title,
+            "type": PREFIX + self.kind,
+            "title": KINDS[self.kind].title,
             "status": self.status,
             "detail": printable(self.detail),
         }
@@ -86,9 +118,10 @@ def problem_of(error: errors.PreforkQError) -> Problem:
         return Problem(status, str(error), headers=[("Retry-After", str(seconds))])
     if isinstance(error, errors.InvalidPayload):
         flaws = [Flaw(*flaw) for flaw in error.errors] or [Flaw(error.pointer, error.detail)]
-        return Problem(status, error.detail, flaws)
+        return Problem(status, error.detail, flaws, kind="invalid-payload")
     if isinstance(error, errors.Invalid):
-        return Problem(status, error.detail, [Flaw(error.pointer, error.detail)])
+        kind = "idempotency-conflict" if isinstance(error, errors.IdempotencyConflict) else None
+        return Problem(status, error.detail, [Flaw(error.pointer, error.detail)], kind=kind)
     return Problem(status, str(error))
 
 

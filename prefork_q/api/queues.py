@@ -21,9 +21,9 @@ class Queues:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/queues", self.all),
-            Route("POST", "/queues/<name:path>/pause", self.pause),
-            Route("POST", "/queues/<name:path>/resume", self.resume),
+            Route("GET", "/queues", self.all, "read"),
+            Route("POST", "/queues/<name:path>/pause", self.pause, "admin"),
+            Route("POST", "/queues/<name:path>/resume", self.resume, "admin"),
         ]
 
     def all(self, environ: Environ) -> Answer:

@@ -1,4 +1,4 @@
-"""What a request says, read strictly: its body, its query, its key, its origin.
+"""What a request says, read strictly: its body, its query, its key.
 
 Whatever is wrong becomes a `Problem` that says what to mend.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from prefork_q.api.problems import Flaw, Problem
 from prefork_q.errors import Invalid
@@ -25,6 +25,10 @@ QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 DATE_TIME = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9})\d*)?(?:([Zz])|([+-])(\d{2}):(\d{2}))",
     re.ASCII,
+)
+JSON_TYPE = re.compile(
+    r'application/(?:json|[!#$&^_.0-9a-z-]+\+json)(?:[ \t]*;[ \t]*charset=(?:utf-8|"utf-8"))?',
+    re.IGNORECASE | re.ASCII,
 )
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -64,9 +68,22 @@ def read_json(environ: Environ, limit: int) -> Any:
         Problem: it is not strict JSON, or as in `read_body`.
     """
     body = read_body(environ, limit)
+    require_json(environ)
     if is_blank(body):
-        raise Problem(400, "the body is empty: send a JSON document")
+        raise Problem(400, "the body is empty: send a JSON document", kind="not-json")
     return _decoded(body)
+
+
+def require_json(environ: Environ) -> None:
+    """Refuse a body that says of itself that it is no JSON; one that says nothing is tried.
+
+    Raises:
+        Problem: it does.
+    """
+    told = environ.get("CONTENT_TYPE")
+    if told and not JSON_TYPE.fullmatch(told.strip(" \t")):
+        detail = f"the body is {told[:100]!r}: send JSON, with Content-Type: application/json"
+        raise Problem(415, detail, headers=[("Accept-Post", "application/json")])
 
 
 def read_options(environ: Environ, limit: int, known: Collection[str]) -> dict[str, Any]:
@@ -76,7 +93,10 @@ def read_options(environ: Environ, limit: int, known: Collection[str]) -> dict[s
         Problem: it is something else.
     """
     body = read_body(environ, limit)
-    value = {} if is_blank(body) else _decoded(body)
+    if is_blank(body):
+        return {}
+    require_json(environ)
+    value = _decoded(body)
     if not isinstance(value, dict):
         raise Problem(422, "the body is not a JSON object", [Flaw("", "send an object, or nothing")])
     unknown = [name for name in value if name not in known]
@@ -95,7 +115,7 @@ def _decoded(body: bytes) -> Any:
         return decode(body)
     except Invalid as flaw:
         flaws = [Flaw(flaw.pointer, flaw.detail)] if flaw.pointer else []
-        raise Problem(400, f"the body is not strict JSON: {flaw.detail}", flaws) from None
+        raise Problem(400, f"the body is not strict JSON: {flaw.detail}", flaws, kind="not-json") from None
 
 
 def pointer(*path: object) -> str:
@@ -204,26 +224,3 @@ def instant(text: str) -> float:
         return moment.timestamp() + float(f"0.{match[7] or 0}")
     except (ValueError, OverflowError):
         raise ValueError("there is no such date or time") from None
-
-
-def refuse_other_origins(environ: Environ) -> None:
-    """Refuse what a browser sends on behalf of a page of another site.
-
-    Such a page can reach a loopback address, and can post JSON without asking: the API answers
-    without a password there. Browsers say where a request comes from; other clients say nothing.
-
-    Raises:
-        Problem: the request would change something and comes from another origin.
-    """
-    site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
-    is_own = site in ("same-origin", "none") if site else not origin or _is_host(origin, environ)
-    if not is_own and environ["REQUEST_METHOD"] not in SAFE_METHODS:
-        raise Problem(403, "pages of other sites may not change anything here")
-
-
-def _is_host(origin: str, environ: Environ) -> bool:
-    try:
-        host = urlsplit(origin).netloc.lower()
-    except ValueError:
-        return False
-    return host != "" and host == environ.get("HTTP_HOST", "").lower()

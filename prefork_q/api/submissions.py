@@ -18,6 +18,7 @@ Handlers = Mapping[str, Handler[..., Any]]
 BATCH_LIMIT: Final = 1_000
 NAMES_SHOWN: Final = 20
 FLAWS_SHOWN: Final = 100
+UNKNOWN: Final = "no handler is registered for the type"
 
 
 def _not_null(value: object) -> object:
@@ -67,7 +68,7 @@ class Reader:
         flaws: list[Flaw] = []
         submission = self._read(document, key, flaws)
         if submission is None:
-            raise Problem(422, summary(flaws), flaws)
+            raise Problem(422, summary(flaws), flaws, kind=kind_of(flaws[0]))
         return submission
 
     def batch(self, document: object) -> list[Submission]:
@@ -130,7 +131,7 @@ class Reader:
     def _unknown(self, type: str) -> str:
         known = ", ".join(sorted(self._handlers)[:NAMES_SHOWN])
         more = ", ..." if len(self._handlers) > NAMES_SHOWN else ""
-        return f"no handler is registered for the type {type[:100]!r}; known: {known or 'none'}{more}"
+        return f"{UNKNOWN} {type[:100]!r}; known: {known or 'none'}{more}"
 
 
 def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | None) -> NewTask:
@@ -145,6 +146,13 @@ def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | No
         timeout=handler.timeout if request.timeout_s is None else request.timeout_s,
         idempotency_key=key if request.idempotency_key is None else request.idempotency_key,
     )
+
+
+def kind_of(flaw: Flaw) -> str:
+    """Return the kind of problem that this flaw makes of a request for one task."""
+    if flaw.pointer == "/type" and flaw.detail.startswith(UNKNOWN):
+        return "unknown-type"
+    return "invalid-payload" if flaw.pointer.partition("/payload")[:2] == ("", "/payload") else "invalid"
 
 
 def summary(flaws: Sequence[Flaw]) -> str:

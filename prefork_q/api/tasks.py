@@ -45,11 +45,11 @@ class Tasks:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/tasks", self.submit),
-            Route("POST", "/tasks/batch", self.submit_batch),
-            Route("GET", "/tasks", self.page),
-            Route("GET", "/tasks/<id:re:(?!batch$)[^/]+>", self.show),
-            Route("POST", "/tasks/<id>/cancel", self.cancel),
+            Route("POST", "/tasks", self.submit, "submit"),
+            Route("POST", "/tasks/batch", self.submit_batch, "submit"),
+            Route("GET", "/tasks", self.page, "read"),
+            Route("GET", "/tasks/<id:re:(?!batch$)[^/]+>", self.show, "read"),
+            Route("POST", "/tasks/<id>/cancel", self.cancel, "admin"),
         ]
 
     def submit(self, environ: Environ) -> Answer:
@@ -61,7 +61,7 @@ class Tasks:
         if submitted.is_replayed:
             headers.append(("Idempotency-Replayed", "true"))
         told = {"id": submitted.id, "status": submitted.status}
-        return json_answer(told, 200 if submitted.is_replayed else 202, headers)
+        return json_answer(told, 200 if submitted.is_replayed else 202, headers, id=submitted.id)
 
     def submit_batch(self, environ: Environ) -> Answer:
         """All of them or none."""
@@ -74,9 +74,13 @@ class Tasks:
         except IdempotencyConflict as error:
             place = pointer("tasks", error.index, "idempotency_key")
             raise Problem(
-                422, f"nothing was submitted: {place}: {error.detail}", [Flaw(place, error.detail)]
+                422,
+                f"nothing was submitted: {place}: {error.detail}",
+                [Flaw(place, error.detail)],
+                kind="idempotency-conflict",
             ) from None
-        return json_answer({"tasks": [entry(submitted) for submitted in answers]}, 202)
+        told = [entry(submitted) for submitted in answers]
+        return json_answer({"tasks": told}, 202, tasks=len(told), first=told[0]["id"], last=told[-1]["id"])
 
     def show(self, environ: Environ, id: str) -> Answer:
         """The task now, or when it has ended if the client wants to wait."""

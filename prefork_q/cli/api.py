@@ -23,7 +23,7 @@ from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events
 
 OPTIONS = (
-    "target", *CONNECTION, "http", "ctl_socket", "drain_timeout", "payload_limit", "retention",
+    "target", *CONNECTION, "token_file", "http", "ctl_socket", "drain_timeout", "payload_limit", "retention",
     "log_level", "log_format", "log_file",
 )  # fmt: skip
 
@@ -42,7 +42,8 @@ def serve(config: Config) -> None:
     """Serve until a signal says to stop.
 
     Raises:
-        ConfigurationError: there is no address, or one cannot be had; the handlers cannot be imported.
+        ConfigurationError: there is no address, or one cannot be had; the handlers cannot be imported, or a
+            file of tokens cannot be read.
     """
     if not config.http:
         raise ConfigurationError("no_http is set: there is nothing to serve")
@@ -51,7 +52,7 @@ def serve(config: Config) -> None:
         stack.callback(sink.close)
         process = {"role": "api", "pid": os.getpid()}
         events = Events(sink, format=log_format(config, sink), level=config.log_level, process=process)
-        sockets = stack.enter_context(listening(config.http_addresses, os.environ))
+        sockets = stack.enter_context(listening(config.http_addresses, os.environ, config.token_file))
         handlers = load_handlers(config).handlers if config.target else {}
         if not handlers:
             events.emit("no_handlers", level="warning", detail="no TARGET: every submission will be refused")

@@ -1,6 +1,6 @@
 """Opens the API's sockets: before any process is made, so that an address in use is an error at the start.
 
-A TCP address must be a loopback one, whatever name it was given by: the API asks for no password.
+Without tokens a TCP address must be a loopback one, whatever name it was given by.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from prefork_q.addresses import HttpAddress
 from prefork_q.errors import ConfigurationError
 from prefork_q.folder import lock_file
+from prefork_q.tokens import read_tokens
 
 BACKLOG = 1024
 LOCK_WAIT = 0.5
@@ -28,15 +29,17 @@ FIRST_PASSED = 3
 
 @contextmanager
 def listening(
-    addresses: Sequence[HttpAddress], environ: MutableMapping[str, str]
+    addresses: Sequence[HttpAddress], environ: MutableMapping[str, str], token_files: Sequence[Path] = ()
 ) -> Iterator[list[socket.socket]]:
     """Listen on these addresses; at the end close all, and remove the files of Unix sockets.
 
-    `environ` is where systemd has put what it passes; it is taken out.
+    `environ` is where systemd has put what it passes; it is taken out. With `token_files` the API asks for
+    tokens, so other machines may reach it.
 
     Raises:
-        ConfigurationError: an address is in use, not allowed, or cannot be had.
+        ConfigurationError: an address is in use, not allowed, or cannot be had; a file of tokens is wrong.
     """
+    is_guarded = bool(token_files and read_tokens(token_files))
     passed = take_passed(environ)
     with ExitStack() as stack:
         for one in passed.values():
@@ -45,11 +48,11 @@ def listening(
         for address in addresses:
             match address.kind:
                 case "tcp":
-                    opened = open_tcp(address.host, address.port)
+                    opened = open_tcp(address.host, address.port, is_guarded=is_guarded)
                 case "unix":
                     opened = [open_unix(address.path, stack)]
                 case "fd":
-                    opened = [choose_passed(address.name, passed)]
+                    opened = [choose_passed(address.name, passed, is_guarded=is_guarded)]
             for one in opened:
                 stack.callback(one.close)
                 one.setblocking(False)
@@ -66,7 +69,7 @@ def name_of(one: socket.socket) -> str:
     return f"[{host}]:{port}" if one.family == socket.AF_INET6 else f"{host}:{port}"
 
 
-def open_tcp(host: str, port: int) -> list[socket.socket]:
+def open_tcp(host: str, port: int, *, is_guarded: bool = False) -> list[socket.socket]:
     """Return a socket for each address of a host; where any port will do, all have the same one."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -74,7 +77,8 @@ def open_tcp(host: str, port: int) -> list[socket.socket]:
         raise refusal(f"{host}:{port}", error) from error
     targets = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
     for _, ip in targets:
-        require_loopback(ip, f"{host}:{port}")
+        if not is_guarded:
+            require_loopback(ip, f"{host}:{port}")
     opened: list[socket.socket] = []
     for family, ip in targets:
         try:
@@ -144,7 +148,7 @@ def take_passed(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
     return passed
 
 
-def choose_passed(name: str, passed: dict[str, socket.socket]) -> socket.socket:
+def choose_passed(name: str, passed: dict[str, socket.socket], *, is_guarded: bool) -> socket.socket:
     if name not in passed:
         raise ConfigurationError(
             f"http fd:{name}: no socket of that name was passed; there are: {', '.join(passed) or 'none'}"
@@ -152,7 +156,7 @@ def choose_passed(name: str, passed: dict[str, socket.socket]) -> socket.socket:
     one = passed[name]
     if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise ConfigurationError(f"http fd:{name}: that socket does not listen")
-    if one.family != socket.AF_UNIX:
+    if one.family != socket.AF_UNIX and not is_guarded:
         require_loopback(str(one.getsockname()[0]), f"fd:{name}")
     return one
 

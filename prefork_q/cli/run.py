@@ -70,7 +70,7 @@ def run(config: Config) -> int:
         control = ControlServer(config.ctl_socket, events)
         control.open()
         stack.callback(control.close)
-        sockets = stack.enter_context(listening(config.http_addresses, os.environ))
+        sockets = stack.enter_context(listening(config.http_addresses, os.environ, config.token_file))
         settings = master_settings(config, sink)
         roles = Roles(config, settings, store, sockets, events)
         master = Master(settings, roles.entrypoints(), events, sockets, control)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prefork_q.api.access import refuse_other_names, refuse_other_origins
 from prefork_q.api.listing import read_cursor, write_cursor
 from prefork_q.api.problems import Problem
-from prefork_q.api.reading import instant, pointer, read_key, refuse_other_origins
+from prefork_q.api.reading import instant, pointer, read_key
 from prefork_q.inspector import Cursor
 from prefork_q.presentation import timestamp
 
@@ -91,3 +92,26 @@ def test_other_sites_may_look_and_not_touch(method: str, headers: dict[str, str]
     expected = pytest.raises(Problem, match="other sites") if is_refused else nullcontext()
     with expected:
         refuse_other_origins({"REQUEST_METHOD": method} | headers)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_refused"),
+    [
+        ("evil.example", True), ("evil.example:8420", True), ("evil.example.", True),
+        ("127.0.0.1.evil.example", True), ("1.2.3.4.5", True), ("localhost.evil.example", True),
+        ("", False), ("x", False), ("localhost", False),
+        ("localhost:8420", False), ("LOCALHOST", False), ("a.localhost:1", False), ("127.0.0.1", False),
+        ("127.0.0.1:8420", False), ("[::1]", False), ("[::1]:8420", False), ("192.0.2.1:80", False),
+    ],
+)  # fmt: skip
+def test_a_name_of_the_dns_does_not_reach_a_loopback_address(host: str, is_refused: bool) -> None:
+    environ = {"REQUEST_METHOD": "GET", "HTTP_HOST": host, "REMOTE_ADDR": "127.0.0.1"}
+
+    if is_refused:
+        with pytest.raises(Problem) as refusal:
+            refuse_other_names(environ)
+        assert refusal.value.status == 421
+    else:
+        refuse_other_names(environ)
+    # A proxy before a Unix socket passes on the name that it was called by.
+    refuse_other_names(environ | {"REMOTE_ADDR": "localhost"})

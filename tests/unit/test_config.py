@@ -66,6 +66,7 @@ def test_every_option_can_be_given_in_the_file_the_environment_and_by_flag(file:
         "workers": "4",
         "threads": "2",
         "queues": "a,b=3",
+        "token_file": "/tmp/tokens,/tmp/more",
         "http": "unix:/tmp/api.sock,127.0.0.1:0",
         "api_processes": "2",
         "ctl_socket": "/tmp/c.sock",
@@ -90,7 +91,8 @@ def test_every_option_can_be_given_in_the_file_the_environment_and_by_flag(file:
 
     by_file = load({}, {}, file)
     by_environment = load({}, {f"PREFORK_Q_{name.upper()}": value for name, value in values.items()})
-    by_flag = load({**values, "http": values["http"].split(",")}, {})
+    lists = {name: values[name].split(",") for name in ("http", "token_file")}
+    by_flag = load(values | lists, {})
 
     assert by_file == by_environment == by_flag
     assert by_file.queues == (QueueSpec("a", 1), QueueSpec("b", 3))

@@ -12,17 +12,17 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "prefork_q"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "units"),
+    ("errors", "units", "fresh"),
     ("ids", "states", "keys", "retry", "task", "strict_json", "sink", "scripts"),
     ("events", "addresses"),
     ("option_types",),
     ("options",),
-    ("config", "places", "folder"),
+    ("config", "places", "folder", "tokens"),
     ("ipc",),
     ("connection", "nonblocking", "outage"),
     ("broker",),
     ("records",),
-    ("inspector", "survey"),
+    ("inspector", "survey", "acl"),
     ("context",),
     ("signature",),
     ("schema",),
@@ -32,12 +32,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("presentation",),
     ("control",),
     ("master",),
-    ("template", "worker", "keeper", "api", "store"),
+    ("template", "worker", "keeper", "api", "store", "watcher"),
     ("cli", "__main__"),
 )
 """A module imports only from the lines above its own, and from its own line."""
 
-PROCESSES = ("master", "template", "worker", "keeper", "api", "store")
+PROCESSES = ("master", "template", "worker", "keeper", "api", "store", "watcher")
 
 
 def modules() -> list[Path]:
