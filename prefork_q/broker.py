@@ -95,12 +95,14 @@ class ClaimRequest(NamedTuple):
 class Claimed:
     """The answer to a claim. `dropped` tells of entries that were unreadable and why.
 
-    `is_again`: the leases are those that an earlier call with the same seq took.
+    `is_again`: the leases are those that an earlier call with the same seq took. `has_more`: the
+    queues have more that could be claimed.
     """
 
     leases: list[Lease]
     is_gone: bool = False
     is_again: bool = False
+    has_more: bool = False
     dropped: tuple[tuple[str, str], ...] = ()
 
 
@@ -184,12 +186,13 @@ def commit_arguments(
 
 def parse_claimed(answer: list[Any]) -> Claimed:
     """Return what a claim has answered."""
-    word, token, tasks, dropped = answer
+    word, token, tasks, dropped, left = answer
     number = int(token)
     return Claimed(
         leases=[Lease._make((*task, number)) for task in tasks],
         is_gone=word == b"gone",
         is_again=word == b"again",
+        has_more=left == 1,
         dropped=tuple((name.decode("utf-8", "replace"), reason.decode()) for name, reason in dropped),
     )
 
@@ -285,7 +288,9 @@ class Broker:
     def settle(self, settlements: Sequence[Settlement]) -> list[str]:
         """Carry out outcomes without claiming, a call or more for each verb, all in one round trip.
 
-        Returns a word an outcome: ok or stale.
+        Returns a word an outcome: ok, stale, or what has become of the task instead of what was said:
+        cancelled (it was put back, and that had been asked for) or dead (released for its unknown type
+        for too long).
         """
         calls, places = [], []
         for verb in ("complete", "fail", "release"):

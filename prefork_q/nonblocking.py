@@ -8,7 +8,9 @@ the kernel does not take or give at once is left for the next turn of the loop.
 from __future__ import annotations
 
 import select
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -21,6 +23,9 @@ from prefork_q.errors import Unavailable
 
 CHUNK: Final = 65_536
 """Bytes read at once."""
+
+AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER on, for no time: close(2) resets the connection and drops what was not sent (socket(7))."""
 
 
 class Pending(Enum):
@@ -119,7 +124,7 @@ class NonblockingLink:
         except WOULD_BLOCK:
             return
         except OSError as error:
-            self.close()
+            self.give_up()
             raise as_unavailable(error) from error
 
     def receive(self) -> Any:
@@ -134,7 +139,7 @@ class NonblockingLink:
         except WOULD_BLOCK:
             return PENDING
         except (RedisError, OSError, hiredis.HiredisError) as error:
-            self.close()
+            self.give_up()
             raise as_unavailable(error) from error
         if not self.is_waiting:
             self.close()
@@ -149,8 +154,17 @@ class NonblockingLink:
             raise as_unavailable(answer) from answer
         return answer
 
+    def give_up(self) -> None:
+        """Close the connection for its trouble, so that the command under way cannot arrive later.
+
+        A closed connection would go on sending what its peer has not acknowledged; a reset one does not.
+        """
+        if self._socket is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self.close()
+
     def close(self) -> None:
-        """Close the connection, or give up connecting."""
+        """Close the connection, or abandon the attempt to connect."""
         self.is_waiting = False
         self._unsent = memoryview(b"")
         self._socket = None

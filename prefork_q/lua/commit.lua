@@ -5,7 +5,8 @@
 -- ARGV[2]  unknown_limit_ms  how long a task of an unknown type is given back before it is dead
 -- ARGV[3]  n  how many outcomes follow, six arguments each: verb, id, token, ran_ms, text, delay_ms
 -- ARGV     then the arguments of take, see parts/take.lua
--- returns  {words, what take returns}; a word is ok or stale
+-- returns  {words, what take returns}; a word is ok, stale or what has become of the task instead of what
+--          its verb says: cancelled, dead
 -- uses     keys clock full counters lists delays ending ghosts corrupt settle take
 
 local words, retention_ms, unknown_limit_ms, at = {}, ARGV[1], tonumber(ARGV[2]), 4

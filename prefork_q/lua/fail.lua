@@ -3,7 +3,8 @@
 -- KEYS[1]  root
 -- ARGV[1]  retention_ms  lifetime of a task that turns out cancelled
 -- ARGV     then four a task: id, token, error as JSON text, delay_ms ("": no attempt is left)
--- returns  a word a task: ok | stale (the lease is another's, or nobody's)
+-- returns  a word a task: ok | cancelled (that was asked for, and it is not retried) |
+--          stale (the lease is another's, or nobody's)
 -- uses     keys clock full counters lists delays ending settle
 
 local words = {}

@@ -371,10 +371,8 @@ class FetchLoop:
         claimed_at = sent.at if claimed.is_again else self._commands.sent_at
         for lease in claimed.leases:
             self._take(lease, claimed_at, now)
-        # A full answer: there may be more, as when nothing was asked and now there is room. Otherwise
-        # whoever adds a task leaves a token.
-        limit = sent.request.limit
-        self._has_more = len(claimed.leases) >= limit and (limit > 0 or self._room > 0)
+        # If nothing is left, whoever adds a task leaves a token.
+        self._has_more = claimed.has_more
 
     def _settled(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
         self._in_flight = ()

@@ -101,7 +101,7 @@ class CommandLine:
         try:
             if link.is_waiting:
                 if now >= self._deadline:
-                    link.close()
+                    link.give_up()
                     raise Unavailable("Redis did not answer in time", kind="timeout")
             elif link.connect():
                 link.send(self._scripts[call.verb].by_sha(self._root, *call.arguments))
@@ -201,7 +201,7 @@ class WakeLine:
         try:
             if link.is_waiting:
                 if now >= self._deadline:
-                    link.close()
+                    link.give_up()
                     raise Unavailable("a blocking read has outlived its time", kind="timeout")
             elif link.connect():
                 link.send(self._command)

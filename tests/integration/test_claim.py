@@ -28,11 +28,24 @@ def test_a_claimed_task_is_leased_under_a_token(broker: Broker, state: State) ->
     assert state.task(id)["attempts"] == "1"
 
 
-def test_an_empty_queue_gives_nothing_and_changes_nothing(broker: Broker, state: State) -> None:
-    claimed = broker.claim(request(room=5))
+def test_an_empty_queue_gives_nothing_and_leaves_only_a_record_of_the_call(
+    broker: Broker, state: State
+) -> None:
+    claimed = broker.claim(request("node.0.7", room=5))
 
     assert (claimed.leases, claimed.dropped, claimed.is_gone) == ([], (), False)
-    assert state.snapshot() == {}
+    assert state.snapshot(without=["claim:node.0.7"]) == {}
+
+
+def test_a_claim_says_whether_it_left_something_to_claim(broker: Broker, state: State) -> None:
+    state.seed("pending", queue="paused")
+    broker.pause("paused")
+    for _ in range(3):
+        state.seed("pending")
+
+    answers = [broker.claim(request(room=room, queues=["default", "paused"])) for room in (2, 0, 2)]
+
+    assert [answer.has_more for answer in answers] == [True, True, False]
 
 
 def test_as_many_are_claimed_as_there_is_room_for(broker: Broker, state: State) -> None:
@@ -164,6 +177,18 @@ def test_a_claim_in_the_name_of_a_dead_worker_is_refused(broker: Broker, state: 
 
     assert claimed.is_gone
     assert claimed.leases == []
+    assert state.snapshot() == before
+
+
+def test_a_call_that_arrives_after_a_later_one_takes_nothing(broker: Broker, state: State) -> None:
+    late, later = request("node.0.7", seq=8), request("node.0.7", seq=9)
+    broker.claim(later)
+    state.seed("pending")
+    before = state.snapshot()
+
+    claimed = broker.claim(late)
+
+    assert (claimed.leases, claimed.has_more) == ([], False)
     assert state.snapshot() == before
 
 

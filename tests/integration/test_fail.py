@@ -35,6 +35,19 @@ def test_with_none_left_it_is_dead_and_kept(broker: Broker, state: State) -> Non
     assert (state.total("failed"), state.total("retried"), state.total("dead")) == (1, 0, 1)
 
 
+def test_the_word_says_that_it_turned_out_cancelled_each_time(broker: Broker, state: State) -> None:
+    failed, cancelled, last = (
+        state.seed("processing", token=7, is_cancel_requested=asked) for asked in (False, True, True)
+    )
+    outcomes = [
+        Settlement("fail", failed.encode(), 7, 1, ERROR, 1_000),
+        Settlement("fail", cancelled.encode(), 7, 1, ERROR, 1_000),
+        Settlement("fail", last.encode(), 7, 1, ERROR),
+    ]
+
+    assert [broker.settle(outcomes) for _ in range(2)] == [["ok", "cancelled", "ok"]] * 2
+
+
 def test_a_cancellation_asked_for_makes_it_cancelled(broker: Broker, state: State) -> None:
     id = state.seed("processing", token=7, is_cancel_requested=True)
 

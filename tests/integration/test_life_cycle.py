@@ -65,9 +65,16 @@ class Worker:
 
     name: str
     held: dict[str, int] = field(default_factory=dict)
-    last_call: ClaimRequest | None = None
+    calls: list[ClaimRequest] = field(default_factory=list)
     recorded: tuple[int, dict[str, int]] = (0, {})
     is_gone: bool = False
+
+
+def word_for(verb: str, status: Status) -> str:
+    """What a worker is answered that said `verb` of a task that has this status now."""
+    if status is Status.CANCELLED or (verb == "release" and status is Status.DEAD):
+        return status.value
+    return "ok"
 
 
 class LifeCycle(RuleBasedStateMachine):
@@ -152,7 +159,7 @@ class LifeCycle(RuleBasedStateMachine):
         if task is None or task.token != one.token:
             return "stale"
         if task.status is not Status.PROCESSING:
-            return "ok" if task.status in left_by(one.verb) else "stale"
+            return word_for(one.verb, task.status) if task.status in left_by(one.verb) else "stale"
         match one.verb:
             case "complete":
                 self.move(id, "complete", Status.SUCCEEDED)
@@ -169,14 +176,14 @@ class LifeCycle(RuleBasedStateMachine):
                 else:
                     after = Status.DEAD if task.is_long_unknown else Status.DELAYED
                 self.move(id, "release", after)
-        return "ok"
+        return word_for(one.verb, task.status)
 
     def expect_claimed(self, worker: Worker, call: ClaimRequest, claimed: Claimed) -> None:
         assert claimed.dropped == ()
         assert claimed.is_gone is worker.is_gone
         ids = [lease.id.decode() for lease in claimed.leases]
         seq, recorded = worker.recorded
-        if worker.is_gone:
+        if worker.is_gone or call.seq < seq:
             assert not ids
         elif seq == call.seq:
             assert {lease.id.decode(): lease.token for lease in claimed.leases} == {
@@ -188,7 +195,8 @@ class LifeCycle(RuleBasedStateMachine):
             }
         else:
             self.expect_new_leases(worker, call, claimed)
-        worker.last_call = call
+        if call not in worker.calls:
+            worker.calls.append(call)
         worker.held |= {lease.id.decode(): lease.token for lease in claimed.leases}
 
     def expect_new_leases(self, worker: Worker, call: ClaimRequest, claimed: Claimed) -> None:
@@ -202,6 +210,7 @@ class LifeCycle(RuleBasedStateMachine):
         assert bool(leases) is bool(waiting and call.room), "a claim with room leaves waiting tasks alone"
         if any(lease.crashes for lease in leases):
             assert len(leases) == 1, "a suspect has company"
+        worker.recorded = (call.seq, {})
         if not leases:
             return
         (token,) = {lease.token for lease in leases}
@@ -279,8 +288,15 @@ class LifeCycle(RuleBasedStateMachine):
     @rule(n=number)
     def claim_again(self, n: int) -> None:
         worker = self.workers[n % len(self.workers)]
-        if worker.last_call:
-            self.expect_claimed(worker, worker.last_call, self.broker.claim(worker.last_call))
+        if worker.calls:
+            self.expect_claimed(worker, worker.calls[-1], self.broker.claim(worker.calls[-1]))
+
+    @rule(n=number)
+    def an_old_claim_arrives_late(self, n: int) -> None:
+        worker = self.workers[n % len(self.workers)]
+        if worker.calls:
+            call = worker.calls[n % len(worker.calls)]
+            self.expect_claimed(worker, call, self.broker.claim(call))
 
     @rule(n=number, outcomes=outcomes)
     def settle(self, n: int, outcomes: list[tuple[str, int, int | None]]) -> None:

@@ -54,6 +54,20 @@ def test_a_task_of_an_unknown_type_is_delayed_uncharged(broker: Broker, state: S
     assert state.total("retried") == 0
 
 
+def test_the_word_says_what_else_has_become_of_it_each_time(broker: Broker, state: State) -> None:
+    back = state.seed("processing", token=7)
+    cancelled = state.seed("processing", token=7, is_cancel_requested=True)
+    put_off, unknown = (state.seed("processing", token=7, unknown_since=since) for since in (3_500, 3_700))
+    outcomes = [
+        Settlement("release", back.encode(), 7),
+        Settlement("release", cancelled.encode(), 7),
+        Settlement("release", put_off.encode(), 7, 0, UNKNOWN, 5_000),
+        Settlement("release", unknown.encode(), 7, 0, UNKNOWN, 5_000),
+    ]
+
+    assert [broker.settle(outcomes) for _ in range(2)] == [["ok", "cancelled", "ok", "dead"]] * 2
+
+
 def test_after_an_hour_of_that_it_is_dead(broker: Broker, state: State) -> None:
     id = state.seed("processing", token=7, unknown_since=3_700)
 

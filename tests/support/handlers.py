@@ -123,9 +123,12 @@ def return_large(ctx: TaskContext, size: int) -> str:
 
 
 @app.task("raise", retry=SOON)
-def raise_(ctx: TaskContext, error: str = "ValueError", message: str = "as told") -> None:
+def raise_(
+    ctx: TaskContext, error: str = "ValueError", message: str = "as told", after: float = 0.0
+) -> None:
     """Raise the exception of that name, each time."""
     with noted(ctx):
+        time.sleep(after)
         raise KINDS[error](message)
 
 
@@ -327,3 +330,43 @@ def crashes_so_far(id: str) -> int:
     """How often the ledger has a start of task `id`, this one included."""
     with open(os.environ[LEDGER], encoding="utf-8") as ledger:
         return sum(1 for line in ledger if f'"id": "{id}"' in line and '"event": "start"' in line)
+
+
+@app.task("terminate", retry=SOON)
+def terminate(ctx: TaskContext) -> int:
+    """Start a process that sleeps, terminate it, and return its exit code."""
+    with noted(ctx):
+        child = subprocess.Popen(["sleep", "30"])
+        child.terminate()
+        try:
+            return child.wait(10)
+        finally:
+            child.kill()
+
+
+@app.task("strike", retry=SOON)
+def strike(ctx: TaskContext, seconds: float = 0.3, error: str = "SystemExit", itself: bool = False) -> int:
+    """Set an exception in the other processors' threads, or in its own, again and again."""
+    strikes, until = 0, time.monotonic() + seconds
+    own = threading.get_ident()
+    set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    with noted(ctx):
+        while time.monotonic() < until:
+            for thread in threading.enumerate():
+                if thread.name.startswith("processor-") and (thread.ident == own) is itself:
+                    set_exception(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KINDS[error]))
+                    strikes += 1
+        return strikes
+
+
+@app.task("guarded", retry=SOON)
+def guarded(ctx: TaskContext, seconds: float) -> str:
+    """Spin within `try: ... except Exception`, and return what was caught if anything was."""
+    with noted(ctx):
+        try:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                pass
+        except Exception as error:
+            return type(error).__name__
+        return "nothing"

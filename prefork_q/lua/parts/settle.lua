@@ -1,24 +1,28 @@
 -- settle: what a worker says of the tasks that it holds, each guarded alone.
 
-local LEFT_BY = {
-  complete = { succeeded = true },
-  fail = { delayed = true, pending = true, dead = true, cancelled = true },
-  release = { pending = true, delayed = true, dead = true, cancelled = true },
+-- By verb and the status that the task has left for: what the worker is answered, now and when it says
+-- the same again. It is told what else than it said has become of the task.
+local WORDS = {
+  complete = { succeeded = "ok" },
+  fail = { delayed = "ok", pending = "ok", dead = "ok", cancelled = "cancelled" },
+  release = { pending = "ok", delayed = "ok", dead = "dead", cancelled = "cancelled" },
 }
 
+-- Returns the status that the task has now, as does the next function.
 local function fail_held(id, task, held, err, delay_ms, retention_ms)
   count("failed")
   if delay_ms == "" then
     to_dead(id, task, err, held[4])
-    return
+    return "dead"
   end
   redis.call("HSET", task, "error", err)
   if held[5] then
     to_cancelled(id, task, held[3], held[4], retention_ms)
-  else
-    to_delayed(id, task, delay_ms)
-    count("retried")
+    return "cancelled"
   end
+  to_delayed(id, task, delay_ms)
+  count("retried")
+  return "delayed"
 end
 
 local function release_held(id, task, held, err, delay_ms, retention_ms, unknown_limit_ms)
@@ -27,22 +31,24 @@ local function release_held(id, task, held, err, delay_ms, retention_ms, unknown
   if held[5] then
     redis.call("HSET", task, "attempts", attempts)
     to_cancelled(id, task, held[3], held[4], retention_ms)
+    return "cancelled"
   elseif delay_ms == "" then
     to_pending(id, task, held[6], attempts)
-  else
-    -- Of a type that the worker does not know: others may, or will after an upgrade.
-    local since = tonumber(held[8]) or now_ms
-    redis.call("HSET", task, "attempts", attempts, "unknown_at", text(since))
-    if now_ms - since > unknown_limit_ms then
-      to_dead(id, task, err, held[4])
-    else
-      to_delayed(id, task, delay_ms)
-    end
+    return "pending"
   end
+  -- Of a type that the worker does not know: others may, or will after an upgrade.
+  local since = tonumber(held[8]) or now_ms
+  redis.call("HSET", task, "attempts", attempts, "unknown_at", text(since))
+  if now_ms - since > unknown_limit_ms then
+    to_dead(id, task, err, held[4])
+    return "dead"
+  end
+  to_delayed(id, task, delay_ms)
+  return "delayed"
 end
 
 -- `verb` is complete, fail or release; `said` is a result, an error or the reason of a release.
--- Returns a word: ok (also for the same call again) or stale (nothing was written).
+-- Returns a word of WORDS, the same for the same call again, or stale: nothing was written.
 local function settle(verb, id, token, ran_ms, said, delay_ms, retention_ms, unknown_limit_ms)
   local task = TASK .. id
   local held
@@ -53,15 +59,14 @@ local function settle(verb, id, token, ran_ms, said, delay_ms, retention_ms, unk
       "cancel", "queue", "attempts", "unknown_at")
   end
   if held[2] ~= token then return "stale" end
-  if held[1] ~= "processing" then return LEFT_BY[verb][held[1]] and "ok" or "stale" end
+  if held[1] ~= "processing" then return WORDS[verb][held[1]] or "stale" end
 
   leave(id)
   if verb == "complete" then
     to_succeeded(id, task, said, ran_ms, held[3], held[4], retention_ms)
+    return "ok"
   elseif verb == "fail" then
-    fail_held(id, task, held, said, delay_ms, retention_ms)
-  else
-    release_held(id, task, held, said, delay_ms, retention_ms, unknown_limit_ms)
+    return WORDS.fail[fail_held(id, task, held, said, delay_ms, retention_ms)]
   end
-  return "ok"
+  return WORDS.release[release_held(id, task, held, said, delay_ms, retention_ms, unknown_limit_ms)]
 end

@@ -5,13 +5,15 @@
 -- how many queues, the queues in order, then pairs of type and its pace in µs. At most `limit` tasks are
 -- taken: `room` of any type, the others while they are of a paced type and fit the budget.
 --
--- returns  {word, token, tasks, dropped}: word is ok, again (the same seq: the same answer) or gone;
---          a task is {id, type, queue, body, attempt, max_attempts, crashes, timeout_ms, wait_ms};
---          dropped holds {id or queue, reason} for what was found unreadable.
+-- returns  {word, token, tasks, dropped, left}: word is ok, again (the same seq: the same answer), late
+--          (a later call has been answered) or gone; a task is
+--          {id, type, queue, body, attempt, max_attempts, crashes, timeout_ms, wait_ms};
+--          dropped holds {id or queue, reason} for what was found unreadable;
+--          left is 1 if the queues have more that could be claimed, else 0.
 
 local SCAN_LIMIT = 1000
 
-local function answer_again(record)
+local function answer_again(record, left)
   local words, tasks = {}, {}
   for word in string.gmatch(record, "%S+") do words[#words + 1] = word end
   local token = words[2]
@@ -25,7 +27,19 @@ local function answer_again(record)
         tonumber(fields[8]) or 0, math.max(0, now_ms - (tonumber(fields[9] or fields[10]) or now_ms)) }
     end
   end
-  return { "again", token, tasks, {} }
+  return { "again", token, tasks, {}, left }
+end
+
+-- Leaves wake-up tokens for the queues that have tasks; returns whether there are such.
+local function wake_for(first_queue, last_queue, closed)
+  local left = 0
+  for q = first_queue, last_queue do
+    if not closed[ARGV[q]] and has_tasks(ARGV[q]) then
+      wake(ARGV[q])
+      left = 1
+    end
+  end
+  return left
 end
 
 local function take(at, retention_ms)
@@ -34,15 +48,20 @@ local function take(at, retention_ms)
   local budget_us, max_bytes = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
   local first_queue = at + 8
   local last_queue = first_queue + tonumber(ARGV[at + 7]) - 1
+  local closed = {}
+  for q = first_queue, last_queue do closed[ARGV[q]] = is_paused(ARGV[q]) end
 
   local record = redis.call("GET", CLAIM .. worker)
-  if record == "gone" then return { "gone", "0", {}, {} } end
-  if record and string.match(record, "^%S+") == seq then return answer_again(record) end
+  if record == "gone" then return { "gone", "0", {}, {}, 0 } end
+  if record then
+    local last = string.match(record, "^%S+")
+    if last == seq then return answer_again(record, wake_for(first_queue, last_queue, closed)) end
+    -- Sent over a connection that was given up since: nobody would know what it took.
+    if tonumber(last) > tonumber(seq) then return { "late", "0", {}, {}, 0 } end
+  end
 
   local paces = {}
   for i = last_queue + 1, #ARGV, 2 do paces[ARGV[i]] = tonumber(ARGV[i + 1]) end
-  local closed = {}
-  for q = first_queue, last_queue do closed[ARGV[q]] = is_paused(ARGV[q]) end
   local token = text(math.max((redis.call("GET", TOKEN) or 0) + 1, now_us))
 
   local tasks, ids, hashes, taken = {}, {}, {}, {}
@@ -120,9 +139,9 @@ local function take(at, retention_ms)
       leases[2 * n - 1], leases[2 * n] = expiry, ids[n]
     end
     redis.call("ZADD", PROCESSING, unpack(leases))
-    redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
-      "PX", text(4 * lease_ms))
   end
+  redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
+    "PX", text(4 * lease_ms))
 
   for _, ghost in ipairs(ghosts) do drop_ghost(ghost[1], ghost[2], retention_ms) end
   for _, id in ipairs(bad) do
@@ -135,10 +154,6 @@ local function take(at, retention_ms)
     dropped[#dropped + 1] = { id, "its payload is missing; it is dead now" }
   end
   if strays > 0 then count("strays", strays) end
-  for q = first_queue, last_queue do
-    local queue = ARGV[q]
-    if not closed[queue] and has_tasks(queue) then wake(queue) end
-  end
   write_sets()
-  return { "ok", #tasks > 0 and token or "0", tasks, dropped }
+  return { "ok", token, tasks, dropped, wake_for(first_queue, last_queue, closed) }
 end
