@@ -38,6 +38,7 @@ from prefork_q.worker.pool import Pool
 from prefork_q.worker.queues import QueueOrder
 from prefork_q.worker.reports import Reports
 from prefork_q.worker.routes import Route
+from prefork_q.worker.standstill import Standstill
 
 PATIENCE: Final = 0.25
 """Seconds that a claimed task waits behind a running one before it is given back."""
@@ -87,6 +88,7 @@ class FetchLoop:
         events: Events,
         bell: Bell,
         channel_fd: int,
+        standstill: Standstill,
     ) -> None:
         self._settings = settings
         self._slot = slot
@@ -105,6 +107,7 @@ class FetchLoop:
         self._pool: Pool | None = None
 
         self._channel_fd = channel_fd
+        self._standstill = standstill
         self._poller = select.poll()
         self._watched: tuple[int, ...] = ()
         # For other threads: whether an outcome has to end the sleep, and when it ends by itself.
@@ -244,6 +247,7 @@ class FetchLoop:
                 self._answered(*answered, now)
         if self._wakes.may_have_lost:
             self._wakes.may_have_lost = False
+            self._commands.begin_anew()
             self.look_again()
         self._commands.tick(now)
         self._look_after_threads(now)
@@ -270,7 +274,10 @@ class FetchLoop:
                 poller.register(fd, mask)
 
     def _wake_time(self, now: float, until: float) -> float:
-        times = [now + TICK, until, self._commands.next_wake(), self.pool.next_soft_limit()]
+        times = [now + TICK, until, self._commands.next_wake()]
+        soft_limit = self.pool.next_soft_limit()
+        if soft_limit is not None:
+            times.append(max(soft_limit, self._standstill.doubtful_until))
         if not self._commands.is_busy:
             if self._awaits_wake:
                 times.append(self._wakes.next_wake())
@@ -433,7 +440,10 @@ class FetchLoop:
     # -- processors
 
     def _look_after_threads(self, now: float) -> None:
-        for held in self.pool.interrupt(now):
+        stood_still = self._standstill.turned(now)
+        if stood_still:
+            self.pool.postpone(stood_still, now - stood_still)
+        for held in self.pool.interrupt(now) if now >= self._standstill.doubtful_until else ():
             self.has_interrupted = True
             self._events.emit(
                 "interrupted", level="warning", id=held.lease.id.decode(), attempt=held.lease.attempt,

@@ -56,6 +56,11 @@ class Pool:
         limits = [limit for processor in self.processors if (limit := processor.soft_limit)]
         return min(limits) if limits else None
 
+    def postpone(self, seconds: float, before: float) -> None:
+        """Give the attempts so much more time that were claimed before that moment."""
+        for processor in self.processors:
+            processor.postpone(seconds, before)
+
     def interrupt(self, now: float) -> list[Held]:
         """Interrupt the attempts whose soft limit has passed; return their tasks."""
         passed = (p.interrupt(now) for p in self.processors if 0 < p.soft_limit <= now)

@@ -99,6 +99,12 @@ class Processor:
             return Outcome(held, "released")
         return self._failure_of(held, told("ProcessorLost", "its thread was ended from outside"), 0.0)
 
+    def postpone(self, seconds: float, before: float) -> None:
+        """Move the soft limit of an attempt that was claimed before that moment."""
+        with self._guard:
+            if self._timed is not None and self._timed.claimed_at < before:
+                self.soft_limit += seconds
+
     def interrupt(self, now: float) -> Held | None:
         """Raise TaskTimeout in a handler whose soft limit has passed.
 

@@ -50,6 +50,7 @@ from prefork_q.worker.queues import QueueOrder
 from prefork_q.worker.recycling import Recycling, resident_bytes
 from prefork_q.worker.routes import routes
 from prefork_q.worker.stacks import Stacks
+from prefork_q.worker.standstill import Standstill
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds. How long a handler's bytecode may keep the loop from its turn; with the default of 5 ms
@@ -142,6 +143,7 @@ class Worker:
             events=self._events,
             bell=self._bell,
             channel_fd=self._channel.fileno(),
+            standstill=Standstill(lambda: self._birth.scoreboard.stood_still, boot_time()),
         )
 
         def make(number: int, inbox: SimpleQueue[Held]) -> Processor:

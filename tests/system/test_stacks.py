@@ -38,7 +38,7 @@ def test_each_thread_of_each_worker_is_shown_also_while_the_interpreter_is_held(
     by_pid = {worker["pid"]: threads_of(worker) for worker in workers}
     idle = next(threads for pid, threads in by_pid.items() if pid != holder)
     assert {"MainThread", "processor-0", "processor-1"} <= set(idle)
-    assert "in turn" in idle["MainThread"]["stack"]
+    assert "worker/worker.py" in idle["MainThread"]["stack"]
     busy = [thread for thread in by_pid[holder].values() if "in hold_gil" in thread["stack"]]
     assert [thread["task"] for thread in busy] == [held]
     assert busy[0]["name"].startswith("processor-")
