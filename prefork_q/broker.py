@@ -107,6 +107,14 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reminded:
+    """`queues`: how many have tasks and are not paused; `pending`: tasks that wait in all of them."""
+
+    queues: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
 class Promoted:
     """`next_due` is in seconds from now, None if nothing waits."""
 
@@ -370,14 +378,15 @@ class Broker:
             ]
         return returned
 
-    def remind(self) -> int:
-        """Leave a wake-up token for every queue with tasks. Returns how many have some."""
-        found, cursor = 0, b"0"
+    def remind(self) -> Reminded:
+        """Leave a wake-up token for every queue with tasks that is not paused."""
+        found, pending, cursor = 0, 0, b"0"
         while True:
-            cursor, n = self._call("remind", cursor, MAX_BATCH)
+            cursor, n, waiting = self._call("remind", cursor, MAX_BATCH)
             found += int(n)
+            pending += int(waiting)
             if cursor == b"0":
-                return found
+                return Reminded(found, pending)
 
     def trim(self, *, dead_limit: int, dead_retention: float, limit: int = 500) -> int:
         """Delete the oldest dead tasks beyond a number or an age. Returns how many."""

@@ -19,6 +19,7 @@ API_CELLS: Final = 16
 _ROLES: Final = 1 + API_CELLS
 """The keeper, and api processes."""
 _BEAT: Final = 0
+_PENDING: Final = 1
 _COUNTERS: Final = 8
 _STOOD_STILL: Final = 0
 """Of the last place, the master's."""
@@ -35,13 +36,14 @@ class RoleSlot:
     Its counters are never cleared: the successor of a dead keeper counts on, so nothing ever falls.
     """
 
-    __slots__ = ("_beat", "_counters", "_floats", "_words")
+    __slots__ = ("_beat", "_counters", "_floats", "_pending", "_words")
 
     def __init__(self, memory: mmap.mmap, at: int) -> None:
         view = memoryview(memory)
         self._words = view.cast("q")
         self._floats = view.cast("d")
         self._beat = at + _BEAT
+        self._pending = at + _PENDING
         self._counters = at + _COUNTERS
 
     def beat(self, now: float | None = None) -> None:
@@ -52,6 +54,15 @@ class RoleSlot:
     def last_beat(self) -> float:
         """Boot time of the last beat; 0 before the first."""
         return self._floats[self._beat]
+
+    @property
+    def pending(self) -> int:
+        """The pending tasks of the namespace when the keeper last counted them."""
+        return self._words[self._pending]
+
+    @pending.setter
+    def pending(self, tasks: int) -> None:
+        self._words[self._pending] = tasks
 
     def add(self, counter: int, n: int = 1) -> None:
         """Count; `counter` is one of the indexes of `stats`."""

@@ -117,7 +117,7 @@ class Keeper:
                 Mover(broker, slot),
                 self._bell,
                 Reaper(broker, events, slot, lease=lease),
-                Reminder(broker),
+                Reminder(broker, slot),
                 Registrar(board, broker, events, node=settings.node, facts=facts),
                 Pruner(
                     broker, events, slot,

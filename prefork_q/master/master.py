@@ -22,13 +22,16 @@ from prefork_q.events import Events, Sink
 from prefork_q.ipc.fork import become_subreaper
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.master.births import Births
+from prefork_q.master.checkup import CheckUp
 from prefork_q.master.children import WORKER, Slots
 from prefork_q.master.deadlines import TURN, OwnPace
 from prefork_q.master.family import EX_CONFIG, Family
+from prefork_q.master.herald import Herald, Phase, Vitals
 from prefork_q.master.leftovers import end_leftovers
 from prefork_q.master.reload import Reloads
 from prefork_q.master.report import Report
 from prefork_q.master.scale import scaled
+from prefork_q.master.sdnotify import Notifier
 from prefork_q.master.settings import Entrypoints, Generation, MasterSettings, Reread
 from prefork_q.master.signals import Signals
 from prefork_q.master.stacks import StackTaking
@@ -53,6 +56,7 @@ class Master:
         listeners: Sequence[socket] = (),
         control: ControlServer | None = None,
         reread: Reread | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         """Prepare; nothing is started before `run`.
 
@@ -64,6 +68,7 @@ class Master:
                 closes them when the node stops.
             control: the control socket, open already.
             reread: reads the configuration anew, for a reload; None: it stays as it is.
+            notifier: the line to the service manager; None: there is none.
         """
         self._events = events
         self._listeners = list(listeners)
@@ -87,6 +92,8 @@ class Master:
         self._trouble = Trouble(events)
         self._stacks = StackTaking(self._family.guard, events)
         self._report = Report(settings, slots, board, self._family.totals, pid=os.getpid(), now=now)
+        self._check_up = CheckUp(slots, board, self._family.totals, self._report)
+        self._herald = Herald(notifier or Notifier(None), self._vitals, events)
         self._pace = OwnPace(now)
         self._began_at = now
         self._stopping: Stopping | None = None
@@ -110,6 +117,7 @@ class Master:
             self.enforce_deadlines()
             self.replace_processes()
             self.fill_slots()
+            self.tell_manager()
         return self._close()
 
     @property
@@ -125,6 +133,7 @@ class Master:
         if stood_still:
             self._events.emit("stood_still", level="warning", seconds=round(stood_still, 1))
             self._family.stood_still(stood_still, now)
+            self._report.stood_still(now)
 
     def handle_signals(self) -> None:
         for number in self._signals.take():
@@ -205,6 +214,11 @@ class Master:
     def fill_slots(self) -> None:
         self._family.fill(boot_time())
 
+    def tell_manager(self) -> None:
+        """Tell systemd, if it listens, what the node does; a sign of life among it."""
+        phase = Phase(self._state, self._reloads.number, self._reloads.is_running)
+        self._herald.turn(phase, boot_time())
+
     # -- what the control socket asks ----------------------------------------------------------------
 
     def ping(self) -> dict[str, Any]:
@@ -263,6 +277,13 @@ class Master:
             self._events.emit("drain_asked")
             self._begin(StopPlan.drain(boot_time(), self._settings.drain_timeout))
         return {"pid": os.getpid(), "state": self._state}
+
+    def _vitals(self, now: float) -> Vitals:
+        return self._check_up.vitals(
+            now, redis=self._family.redis, reload=self._reloads.shown(),
+            since=self._family.guard.judged_since,
+            stops_until=self._stopping.plan.store_until if self._stopping is not None else 0.0,
+        )  # fmt: skip
 
     @property
     def _settings(self) -> MasterSettings:
@@ -354,16 +375,18 @@ class Master:
         )  # fmt: skip
         failure = self._family.gave_up
         if failure is not None:
+            self._herald.gave_up(failure.reason)
             # For whoever typed the command, wherever the log goes.
             text = f"{failure.traceback.rstrip()}\nprefork-q: {failure.reason}\n".lstrip()
             Sink.stderr(patience=0.5).write([text.encode(errors="backslashreplace")])
+        self._herald.close()
         return self._exit_code
 
     def _next_deadline(self) -> float:
         now = boot_time()
         candidates = [
             now + TURN, self._family.deadlines.next(), self._family.next_fill(), self._reloads.next(),
-            self._succession.next(), self._family.guard.next(),
+            self._succession.next(), self._family.guard.next(), self._herald.next(),
         ]  # fmt: skip
         if self._stopping is not None:
             candidates.append(self._stopping.next(now))

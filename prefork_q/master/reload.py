@@ -89,11 +89,15 @@ class Reloads:
     def is_running(self) -> bool:
         return self._steps is not None
 
+    @property
+    def number(self) -> int:
+        """How many have begun."""
+        return 0 if self._last is None else self._last.number
+
     def request(self) -> int:
         """Ask for a reload; return the number of the one that will have read what is on disk now."""
-        number = 1 if self._last is None else self._last.number + 1
         self._is_wanted = True
-        return number
+        return self.number + 1
 
     def carry_on(self) -> None:
         """Take the steps that can be taken now."""
@@ -130,8 +134,7 @@ class Reloads:
     def _begin(self) -> None:
         self._is_wanted = self._is_looking = False
         generation = self._family.current.number + 1
-        number = 1 if self._last is None else self._last.number + 1
-        self._last = Outcome(number, generation)
+        self._last = Outcome(self.number + 1, generation)
         self._began_at = boot_time()
         self._events.emit("reload_began", gen=generation)
         self._steps = self._reloading(generation)

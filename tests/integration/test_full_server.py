@@ -121,7 +121,7 @@ def test_the_keepers_chores_are_done(broker: Broker, state: State, fill: Callabl
     assert broker.trim(dead_limit=2, dead_retention=1_000) == 1
     assert broker.register("node", {}) == "1"
     state.take_wake()
-    assert broker.remind() == 1
+    assert broker.remind().queues == 1
     assert state.wakes() == 1
     assert {lost, due, held} == set(state.pending())
     assert len(state.ids("dead")) == len(dead) - 1

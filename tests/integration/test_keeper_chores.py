@@ -325,9 +325,10 @@ def test_a_lost_token_is_left_again(stage: Stage) -> None:
     stage.submit()
     stage.client.delete(stage.keys.wake("default"))
 
-    wakes_at = Reminder(stage.broker).run(boot_time())
+    wakes_at = Reminder(stage.broker, stage.board.keeper).run(boot_time())
 
     assert stage.client.llen(stage.keys.wake("default")) == 1
+    assert stage.board.keeper.pending == 1
     assert wakes_at - boot_time() <= 1.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefork_q.broker import Broker
+from prefork_q.broker import Broker, Reminded
 from tests.support.state import State, request
 
 
@@ -64,10 +64,18 @@ def test_every_queue_with_tasks_is_reminded_of_once(broker: Broker, state: State
     broker.claim(request(queues=["empty"]))
     broker.pause("paused")
 
-    assert broker.remind() == 1
-    assert broker.remind() == 1
+    assert broker.remind().queues == 1
+    assert broker.remind().queues == 1
 
     assert [state.wakes(queue) for queue in ("full", "paused", "empty")] == [1, 0, 0]
+
+
+def test_the_reminder_counts_what_waits_and_no_ghosts(broker: Broker, state: State) -> None:
+    ids = [state.seed("pending", queue=queue) for queue in ("a", "a", "a", "b", "paused")]
+    broker.cancel(ids[0])
+    broker.pause("paused")
+
+    assert broker.remind() == Reminded(queues=2, pending=4)
 
 
 def test_what_is_no_list_is_reminded_of_so_that_a_claim_sets_it_aside(broker: Broker, state: State) -> None:
@@ -75,16 +83,16 @@ def test_what_is_no_list_is_reminded_of_so_that_a_claim_sets_it_aside(broker: Br
     broker.claim(request())
     state.put_in_place_of("pending:default")
 
-    assert broker.remind() == 1
+    assert broker.remind().queues == 1
 
     broker.claim(request())
-    assert broker.remind() == 0
+    assert broker.remind().queues == 0
 
 
 def test_any_number_of_queues_is_reminded_of(broker: Broker, state: State) -> None:
     for n in range(1_500):
         state.seed("pending", queue=f"q{n}")
 
-    assert broker.remind() >= 1_500
+    assert broker.remind().queues >= 1_500
 
     assert {state.wakes(f"q{n}") for n in range(1_500)} == {1}

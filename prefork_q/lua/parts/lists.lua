@@ -14,6 +14,13 @@ end
 -- What is no list counts as tasks too: whoever claims next sets it aside.
 local function has_tasks(queue) return redis.pcall("LLEN", PENDING .. queue) ~= 0 end
 
+-- Without the ghosts of those that were cancelled.
+local function waiting_in(queue)
+  local listed, ghosts = redis.pcall("LLEN", PENDING .. queue), redis.pcall("HGET", GHOSTS, queue)
+  if type(listed) ~= "number" then return 0 end
+  return math.max(0, listed - (tonumber(type(ghosts) == "string" and ghosts or nil) or 0))
+end
+
 -- Something that is no list is out of the way from then on, and can be looked at.
 local function set_aside(queue)
   redis.call("RENAME", PENDING .. queue, root .. "misplaced:" .. queue)
