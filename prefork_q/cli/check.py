@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from prefork_q.acl import rule
 from prefork_q.cli.exits import EXIT_CODES, FAILED
 from prefork_q.cli.handlers import load_handlers
 from prefork_q.cli.options import CONNECTION, config_options, load_config
@@ -34,14 +35,25 @@ class Finding(NamedTuple):
 
 @click.command("check")
 @config_options(("target", *CONNECTION))
+@click.option("--acl", "is_acl", is_flag=True, help="Print the least rights that a user of Redis needs.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def command(config: Path | None, is_json: bool, **given: Any) -> int:
+def command(config: Path | None, is_acl: bool, is_json: bool, **given: Any) -> int:
     """Check the configuration, the handlers TARGET and the server, without starting anything.
+
+    With --acl nothing is checked: a command for Redis is printed that makes a user which may do what
+    prefork-q does in this namespace, and nothing else. Put a password in the place of PASSWORD.
 
     Exit codes: 0 it can work, there may be warnings; 78 the configuration or the handlers are wrong;
     69 the server cannot be reached.
     """
     settings = load_config(config, given)
+    if is_acl:
+        line = f"ACL SETUSER prefork-q on >PASSWORD {rule(Keys(settings.namespace))}"
+        if is_json:
+            print_json({"acl": line})
+        else:
+            click.echo(line)
+        return 0
     findings = [*of_options(settings), *of_handlers(settings), *of_server(settings)]
     failed = [finding for finding in findings if finding.state == "failed"]
     if is_json:

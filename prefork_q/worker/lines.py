@@ -134,6 +134,12 @@ class CommandLine:
         self._call = None
         return call, answer
 
+    def begin_anew(self) -> None:
+        """Take another connection for the next call: the wake line's has failed, and this one, idle for as
+        long, may be as dead without a word."""
+        if self._call is None:
+            self._link.close()
+
     def close(self) -> None:
         self._link.close()
 

@@ -1,0 +1,382 @@
+"""Redis in trouble of every kind: handlers run on, nobody has to be restarted, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from prefork_q.acl import rule
+from prefork_q.client import Client
+from prefork_q.ids import new_id
+from prefork_q.keys import Keys
+from tests.support.ledger import Ledger
+from tests.support.node import Node
+from tests.support.proxy import TO_CLIENT, Proxy
+from tests.support.server import ProcessServer, Server, free_port
+from tests.support.state import State
+from tests.support.until import until
+from tests.system.test_running import all_ended
+
+StartNode = Callable[..., Node]
+
+SOON = 8.0
+"""Seconds within which everything is found again, on a machine that is busy with other tests."""
+
+
+@pytest.fixture
+def proxy(own_server: Server) -> Iterator[Proxy]:
+    with Proxy(own_server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def state(own_server: Server, keys: Keys) -> State:
+    return State(own_server.client(), keys)
+
+
+def everybody_works(node: Node, ledger: Ledger, within: float = SOON) -> None:
+    """Every worker takes a task: each holds its own for a while, so no one can do all."""
+    before, workers = set(ledger.times_run()), node.pids()["worker"]
+    node.submit_many("sleep", [{"seconds": 0.5}] * (2 * len(workers)))
+
+    def at_work() -> bool:
+        return {run.pid for run in ledger.runs() if run.id not in before} >= set(workers)
+
+    until(at_work, within, "a task in each worker")
+
+
+# -- links
+
+
+def test_dead_connections_that_nobody_closed_are_given_up(
+    start_node: StartNode, own_server: Server, proxy: Proxy, keys: Keys, ledger: Ledger, state: State
+) -> None:
+    node = start_node(url=proxy.url)
+    proxy.freeze()
+
+    with Client(own_server.url, keys.namespace) as client:  # not through the proxy
+        ids = [client.submit("sleep", {"seconds": 1.0}).id for _ in range(2)]
+
+    # Five seconds that a read blocks, and five more in which its answer could be late.
+    until(lambda: len(ledger.starts()) == 2, 12, "a start of both")
+    until(lambda: {state.status(id) for id in ids} == {"succeeded"}, 5, "both ends")
+    until(lambda: node.http("GET", "/readyz").status == 200, SOON, "an API that answers")
+
+
+def test_a_link_that_flaps_is_found_by_every_worker(
+    start_node: StartNode, proxy: Proxy, ledger: Ledger
+) -> None:
+    node = start_node(url=proxy.url, workers=3)
+    workers = node.pids()["worker"]
+    ids = node.submit_many("sleep", [{"seconds": 0.05}] * 60)
+    for _ in range(5):
+        proxy.reset()
+        time.sleep(0.4)
+
+    everybody_works(node, ledger)
+
+    until(all_ended(node, 66), 20, "the end of all tasks")
+    assert {node.task(id)["attempts"] for id in ids} == {1}
+    assert node.pids()["worker"] == workers
+    assert ledger.overlaps() == []
+
+
+def test_what_was_done_before_an_answer_was_lost_is_done_once(
+    start_node: StartNode, proxy: Proxy, state: State, ledger: Ledger, keys: Keys
+) -> None:
+    node = start_node(url=proxy.url, threads=4)
+    with Client(proxy.url, keys.namespace) as client:
+        ids = [client.submit("flaky", {"failures": n % 2}).id for n in range(40)]
+        until(lambda: ledger.runs(), 10, "some work")
+        for _ in range(6):
+            proxy.swallow(TO_CLIENT)
+            time.sleep(0.1)
+            lost = threading.Thread(target=lambda: ids.append(client.submit("flaky", {"failures": 0}).id))
+            lost.start()
+            time.sleep(0.2)
+            proxy.reset()
+            proxy.heal()
+            lost.join(20)
+
+    until(all_ended(node, 46), 30, "the end of all tasks")
+
+    assert len(set(ids)) == state.total("submitted") == state.total("completed") == 46
+    assert state.total("failed") == state.total("retried") == 20
+    assert [task["attempts"] for task in map(node.task, ids)] == [1 + n % 2 for n in range(40)] + [1] * 6
+    assert ledger.overlaps() == []
+    state.assert_sums()
+
+
+# -- the server
+
+
+def test_running_handlers_outlive_an_outage_and_commit_after_it(
+    start_node: StartNode, own_server: Server, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, workers=2, threads=2, lease="30s")
+    workers = node.pids()["worker"]
+    ids = node.submit_many("sleep", [{"seconds": 3.0}] * 4, max_attempts=1)
+    until(lambda: len(ledger.starts()) == 4, 10, "all starts")
+
+    own_server.kill()
+    until(lambda: len(ledger.ends()) == 4, 10, "all ends, while Redis is down")
+    own_server.start()
+
+    tasks = [node.ended(id) for id in ids]
+    assert {task["status"] for task in tasks} == {"succeeded"}
+    assert len(ledger.runs()) == 4
+    assert node.pids()["worker"] == workers
+
+
+def test_after_an_outage_longer_than_a_lease_everything_ran_once(
+    start_node: StartNode, own_server: Server, ledger: Ledger, state: State
+) -> None:
+    nodes = [start_node(url=own_server.url, workers=2, lease="2s") for _ in range(2)]
+    ids = nodes[0].submit_many("sleep", [{"seconds": 8.0}] * 4, max_attempts=1)
+    until(lambda: len(ledger.starts()) == 4, 10, "all starts")
+    assert len(ledger.pids()) == 4
+
+    own_server.pause()  # type: ignore[attr-defined]
+    time.sleep(4)
+    own_server.resume()
+
+    assert {nodes[0].ended(id)["status"] for id in ids} == {"succeeded"}
+    assert len(ledger.runs()) == 4
+    assert state.total("expired") == 0
+
+
+def test_while_redis_is_away_nobody_spins_and_the_log_stays_short(
+    start_node: StartNode, own_server: Server, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, workers=4)
+    own_server.kill()
+    time.sleep(2)
+    before, lines = cpu_seconds(node), len(node.log().splitlines())
+
+    time.sleep(8)
+
+    # Two seconds in a minute, and what the machine adds to it.
+    assert cpu_seconds(node) - before < 1.0
+    assert len(node.log().splitlines()) - lines < 10
+    own_server.start()
+    everybody_works(node, ledger)
+
+
+def cpu_seconds(node: Node) -> float:
+    found = 0.0
+    for process in node.processes():
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        found += times.user + times.system
+    return found
+
+
+def test_every_restart_is_found_by_every_worker(
+    start_node: StartNode, own_server: Server, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, workers=2)
+    for away in (0.0, 1.0, 2.5):
+        own_server.kill()
+        time.sleep(away)
+        own_server.start()
+        until(lambda: node.http("GET", "/readyz").status == 200, SOON, "a node that is ready", every=0.05)
+        everybody_works(node, ledger)
+
+
+def test_a_server_that_loads_its_data_is_waited_for(
+    start_node: StartNode, own_server: Server, ledger: Ledger
+) -> None:
+    if not isinstance(own_server, ProcessServer):
+        pytest.skip("loading is slowed down by an option of the process")
+    node = start_node(url=own_server.url)
+    id = node.submit("sleep", {"seconds": 1.0})
+    until(lambda: ledger.starts(id), 10, "a start")
+    client = own_server.client()
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(6_000):
+            pipe.set(f"foreign:{n}", n)
+        pipe.execute()
+    client.bgrewriteaof()
+    until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0, 10, "a short file")
+
+    own_server.kill()
+    own_server._arguments += ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"]
+    loading = threading.Thread(target=own_server.start)
+    loading.start()
+    refusal = until(lambda: refused_with(node, "loading"), 10, "a refusal that says why", every=0.05)
+    loading.join(20)
+
+    assert int(refusal.headers["retry-after"]) >= 1
+    assert node.ended(id)["status"] == "succeeded"
+    everybody_works(node, ledger)
+
+
+def refused_with(node: Node, word: str) -> Any:
+    """The answer to a submission, if it is a 503 that says this."""
+    reply = node.http("POST", "/tasks", {"type": "return", "payload": {}})
+    return reply if reply.status == 503 and word in reply.json["detail"] else None
+
+
+def test_a_server_that_becomes_a_replica_is_left_and_found_again(
+    start_node: StartNode, own_server: Server, state: State, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, workers=2)
+    workers = node.pids()["worker"]
+    ids = node.submit_many("sleep", [{"seconds": 0.1}] * 40)
+    until(lambda: len(ledger.ends()) > 5, 10, "some work")
+    admin = own_server.client()
+
+    admin.replicaof("127.0.0.1", str(free_port()))
+    refusal = until(lambda: refused_with(node, "replica"), SOON, "a refusal that says why", every=0.05)
+    time.sleep(1)
+    done = len(ledger.ends())
+    admin.replicaof("NO", "ONE")
+
+    assert refusal.status == 503
+    assert done < 40
+    until(all_ended(node, 40), 20, "the end of all tasks")
+    assert {node.task(id)["attempts"] for id in ids} == {1}
+    assert node.pids()["worker"] == workers
+    everybody_works(node, ledger)
+    state.assert_sums()
+
+
+def test_a_server_with_no_room_for_clients_is_waited_for(
+    start_node: StartNode, own_server: Server, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, workers=2)
+    admin = own_server.client()
+    room = admin.config_get("maxclients")["maxclients"]
+
+    admin.config_set("maxclients", 1)
+    admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    until(lambda: refused_with(node, "maxclients"), SOON, "a refusal that says why", every=0.05)
+    admin.config_set("maxclients", room)
+
+    everybody_works(node, ledger)
+
+
+def test_scripts_that_are_flushed_all_the_time_are_no_trouble_to_anybody(
+    start_node: StartNode, own_server: Server, keys: Keys, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, threads=2)
+    admin, stop = own_server.client(), threading.Event()
+
+    def flush() -> None:
+        while not stop.wait(0.02):
+            admin.script_flush()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    try:
+        with Client(own_server.url, keys.namespace) as client:
+            ids = [client.submit("flaky", {"failures": 1}).id for _ in range(50)]
+        ids += node.submit_many("return", [{}] * 50)
+        ids += [node.submit("return", {}) for _ in range(50)]
+        until(all_ended(node, 150), 30, "the end of all tasks")
+    finally:
+        stop.set()
+        flushing.join()
+
+    assert all(node.task(id)["status"] == "succeeded" for id in ids)
+    assert node.events("redis_lost") == []
+
+
+# -- rights
+
+
+def test_the_least_rights_are_enough_for_everything(
+    start_node: StartNode, own_server: Server, keys: Keys, state: State, ledger: Ledger
+) -> None:
+    admin = own_server.client()
+    admin.execute_command("ACL", "SETUSER", "little", "on", ">secret", *rule(keys).split())
+    url = own_server.url.replace("redis://", "redis://little:secret@")
+    node = start_node(url=url, lease="2s", dead_limit=1)
+
+    ended = [
+        node.ended(node.submit(type_, payload, **options))["status"]
+        for type_, payload, options in (
+            ("return", {}, {}),
+            ("flaky", {"failures": 1}, {"idempotency_key": "once"}),
+            ("return", {}, {"delay_s": 0.1}),
+            ("progress", {}, {}),
+            ("raise", {}, {"max_attempts": 1}),
+            ("die", {"times": 1}, {}),
+            ("sleep", {"seconds": 2.5}, {}),
+        )
+    ]
+    waiting = node.submit("return", {}, delay_s=60)
+    assert node.http("POST", f"/tasks/{waiting}/cancel").status == 200
+    dead = node.http("GET", "/dead").json["tasks"][0]["id"]
+    assert node.http("POST", f"/dead/{dead}/retry").status == 202
+    node.ended(dead)
+    assert node.http("DELETE", f"/dead/{dead}").status < 300
+    for path in ("/metrics", "/queues", "/tasks", "/readyz"):
+        assert node.http("GET", path).status == 200
+    for verb in ("pause", "resume"):
+        assert node.http("POST", f"/queues/default/{verb}").status < 300
+    node.http("GET", f"/tasks/{node.submit('sleep', {'seconds': 0.5})}?wait=5")
+    place = ("--redis-url", url, "--namespace", keys.namespace)
+    assert node.cli("queue", "purge", "default", "--yes", *place).returncode == 0
+    assert node.cli("check", *place).returncode == 0
+    assert node.cli("check", "--acl", *place).stdout.strip().endswith(rule(keys))
+
+    assert ended == ["succeeded"] * 4 + ["dead"] + ["succeeded"] * 2
+    denied = [entry for entry in admin.acl_log() if "config" not in str(entry.get("object"))]
+    assert denied == []  # that CONFIG GET is denied is known, and said by check
+    admin.acl_deluser("little")
+
+
+def test_rights_that_come_late_are_enough(
+    start_node: StartNode, own_server: Server, keys: Keys, ledger: Ledger
+) -> None:
+    admin = own_server.client()
+    admin.execute_command("ACL", "SETUSER", "little", "on", ">secret", "+ping", "+info")
+    url = own_server.url.replace("redis://", "redis://little:secret@")
+    node = start_node(url=url, wait_ready=False)
+    until(lambda: node.events("redis_lost", kind="denied"), 15, "a line that says what is missing")
+    assert "secret" not in node.log()
+
+    admin.execute_command("ACL", "SETUSER", "little", *rule(keys).split())
+
+    node.wait_ready(SOON)
+    everybody_works(node, ledger)
+
+
+# -- what should not be there
+
+
+def test_what_is_spoilt_in_one_queue_harms_no_other_task(
+    start_node: StartNode, own_server: Server, keys: Keys, state: State, ledger: Ledger
+) -> None:
+    node = start_node(url=own_server.url, queues="spoilt,sound")
+    workers = node.pids()["worker"]
+    admin: redis.Redis = own_server.client()
+    node.submit("return", {}, queue="spoilt")
+    until(all_ended(node, 1), 10, "an end")
+
+    state.put_in_place_of("pending:spoilt")
+    ids = node.submit_many("return", [{}] * 20, queue="sound")
+    until(all_ended(node, 21), 10, "the end of the sound ones")
+    lost, wrong = new_id(), new_id()
+    admin.set(keys.task(wrong), "no hash")
+    admin.lpush(keys.pending("sound"), lost, wrong)
+    bodiless = state.seed("pending", queue="sound", type="return")
+    state.lose(f"body:{bodiless}")
+    ids += node.submit_many("return", [{}] * 5, queue="sound")
+    ids += node.submit_many("return", [{}] * 5, queue="spoilt")
+
+    assert {node.ended(id)["status"] for id in ids} == {"succeeded"}
+    assert node.ended(bodiless)["status"] == "dead"
+    until(lambda: set(state.ids("corrupt")) == {lost, wrong}, 5, "a note of the unreadable ones")
+    assert len(node.events("dropped")) >= 3
+    assert node.pids()["worker"] == workers
+    assert state.pending("spoilt") == state.pending("sound") == []
