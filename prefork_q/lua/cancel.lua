@@ -9,7 +9,7 @@
 
 local CANCELS_LIMIT = 1000
 
-local id, retention_ms = ARGV[1], ARGV[2]
+local id, forget_at = ARGV[1], text(now_ms + ARGV[2])
 local task = TASK .. id
 local fields = redis.pcall("HMGET", task, "status", "queue", "idem", "waited", "cancel")
 local status, queue, idem, waited = fields[1], fields[2], fields[3], fields[4]
@@ -30,7 +30,7 @@ end
 redis.call("DEL", BODY .. id)
 if status == "delayed" then
   redis.call("ZREM", DELAYED, id)
-  to_cancelled(id, task, idem, waited, retention_ms)
+  to_cancelled(id, task, idem, waited, forget_at)
 else
   to_ghost(task, queue)
   to_cancelled(id, task, idem, waited)

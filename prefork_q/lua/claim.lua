@@ -7,6 +7,6 @@
 -- uses     keys clock full counters lists delays ending ghosts corrupt take
 
 pass_when_full()
-local claimed = take(2, ARGV[1])
+local claimed = take(2, text(now_ms + ARGV[1]))
 write_counts()
 return claimed

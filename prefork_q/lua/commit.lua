@@ -9,15 +9,15 @@
 --          its verb says: cancelled, dead
 -- uses     keys clock full counters lists delays ending ghosts corrupt settle take
 
-local words, retention_ms, unknown_limit_ms, at = {}, ARGV[1], tonumber(ARGV[2]), 4
+local words, forget_at, unknown_limit_ms, at = {}, text(now_ms + ARGV[1]), tonumber(ARGV[2]), 4
 pass_when_full()
 for i = 1, tonumber(ARGV[3]) do
   words[i] = settle(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5],
-    retention_ms, unknown_limit_ms)
+    forget_at, unknown_limit_ms)
   at = at + 6
 end
 -- What is put back is on its list before the claim looks there.
 write_sets()
-local claimed = take(at, retention_ms)
+local claimed = take(at, forget_at)
 write_counts()
 return { words, claimed }

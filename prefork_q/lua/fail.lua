@@ -7,10 +7,10 @@
 --          stale (the lease is another's, or nobody's)
 -- uses     keys clock full counters lists delays ending settle
 
-local words = {}
+local words, forget_at = {}, text(now_ms + ARGV[1])
 pass_when_full()
 for at = 2, #ARGV, 4 do
-  words[#words + 1] = settle("fail", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3], ARGV[1])
+  words[#words + 1] = settle("fail", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3], forget_at)
 end
 write_sets()
 write_counts()

@@ -13,7 +13,7 @@
 -- uses     keys clock full counters lists delays ending
 
 local worker, lease_ms, max_crashes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local retention_ms = ARGV[4]
+local forget_at = text(now_ms + ARGV[4])
 local answer = {}
 
 local function give_back(id, token, verdict, err, delay_ms)
@@ -30,7 +30,7 @@ local function give_back(id, token, verdict, err, delay_ms)
       to_dead(id, task, err, waited)
       status = "dead"
     elseif cancel then
-      to_cancelled(id, task, idem, waited, retention_ms)
+      to_cancelled(id, task, idem, waited, forget_at)
       status = "cancelled"
     else
       to_delayed(id, task, delay_ms)
@@ -48,7 +48,7 @@ local function give_back(id, token, verdict, err, delay_ms)
       count("released")
     end
     if cancel then
-      to_cancelled(id, task, idem, waited, retention_ms)
+      to_cancelled(id, task, idem, waited, forget_at)
       status = "cancelled"
     elseif verdict == "crashed" and crashes > max_crashes then
       to_dead(id, task, err, waited)

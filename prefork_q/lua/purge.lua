@@ -7,7 +7,7 @@
 -- returns  {left the list, deleted}; fewer than the limit left the list: the queue is empty
 -- uses     keys clock full counters lists delays ending ghosts removal
 
-local queue, limit, retention_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local queue, limit, forget_at = ARGV[1], tonumber(ARGV[2]), text(now_ms + ARGV[3])
 local ids = redis.call("LRANGE", PENDING .. queue, 0, limit - 1)
 local deleted = 0
 
@@ -18,7 +18,7 @@ for _, id in ipairs(ids) do
   local fields = redis.pcall("HMGET", TASK .. id, "status", "idem")
   local status = fields[1]
   if status == "cancelled" then
-    drop_ghost(id, queue, retention_ms)
+    drop_ghost(id, queue, forget_at)
   elseif status == "pending" or not status then
     remove(id, fields[2])
     count("removed")

@@ -9,7 +9,7 @@
 --          holding: the keepers were all silent for a while, see parts/outage.lua
 -- uses     keys clock full counters lists delays ending corrupt outage
 
-local limit, max_losses, retention_ms = ARGV[1], tonumber(ARGV[3]), ARGV[4]
+local limit, max_losses, forget_at = ARGV[1], tonumber(ARGV[3]), text(now_ms + ARGV[4])
 
 pass_when_full()
 if is_holding(tonumber(ARGV[2])) then return { "holding", {} } end
@@ -36,7 +36,7 @@ for _, id in ipairs(due) do
     redis.call("HSET", task, "attempts", attempts, "losses", losses, "token", 0)
     local status
     if fields[7] then
-      to_cancelled(id, task, fields[8], fields[9], retention_ms)
+      to_cancelled(id, task, fields[8], fields[9], forget_at)
       status = "cancelled"
     elseif losses > max_losses then
       local err = string.format('{"type":"LeaseLost","message":"the lease expired %d times"}', losses)

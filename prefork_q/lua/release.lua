@@ -9,11 +9,11 @@
 --          long) | stale (the lease is another's, or nobody's)
 -- uses     keys clock full counters lists delays ending settle
 
-local words, retention_ms, unknown_limit_ms = {}, ARGV[1], tonumber(ARGV[2])
+local words, forget_at, unknown_limit_ms = {}, text(now_ms + ARGV[1]), tonumber(ARGV[2])
 pass_when_full()
 for at = 3, #ARGV, 4 do
   words[#words + 1] = settle("release", ARGV[at], ARGV[at + 1], 0, ARGV[at + 2], ARGV[at + 3],
-    retention_ms, unknown_limit_ms)
+    forget_at, unknown_limit_ms)
 end
 write_sets()
 write_counts()

@@ -4,6 +4,7 @@
 
 It starts a server of its own on a Unix socket, without persistence, and prints the best of some rounds.
 `thread` is the whole main thread (reading, parsing, the script, answering), `script` the script alone.
+Then, for each verb, how long the largest call that is ever made keeps the server from anything else.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefork_q.broker import Broker, ClaimRequest, Settlement
+from prefork_q.broker import Broker, ClaimRequest, HandBack, Renewal, Settlement
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
 from prefork_q.task import Submission
+from tests.support.state import LEASE, State, request
 from tests.support.until import until
 
 PAYLOAD = b'{"path":"' + b"x" * 87 + b'"}'
@@ -88,6 +90,74 @@ def drain(broker: Broker, batch: int) -> None:
             return
 
 
+def largest_calls(redis: Any, keys: Keys) -> Iterator[tuple[str, float]]:
+    """Yield each verb with the ms of its largest call."""
+    broker, state, done = Broker(redis, keys), State(redis, keys), 1_000
+
+    def timed(name: str, call: Callable[[], Any]) -> tuple[str, float]:
+        redis.config_resetstat()
+        call()
+        return name, redis.info("commandstats")["cmdstat_evalsha"]["usec"] / 1000
+
+    def tasks(n: int, **options: Any) -> list[Submission]:
+        return [Submission(id=new_id(), type="thumbnail", body=PAYLOAD, **options) for _ in range(n)]
+
+    def claim(n: int, worker: str = "bench.0.2") -> list[Any]:
+        return broker.claim(request(worker, room=n)).leases
+
+    def settlements(verb: str) -> list[Settlement]:
+        return [Settlement(verb, lease.id, lease.token, 3, RESULT, "") for lease in claim(done)]
+
+    def prepare() -> None:
+        redis.flushall(asynchronous=False)
+        for _ in range(2):  # the second time the server knows the scripts
+            broker.submit(tasks(done))
+            broker.settle(settlements("complete"))
+        broker.submit(tasks(done))
+
+    prepare()
+    yield timed("submit 1,000", lambda: broker.submit(tasks(done)))
+    yield timed("submit 1,000, delayed", lambda: broker.submit(tasks(done, delay=3_600.0)))
+    yield timed("claim 1,000", lambda: claim(done))
+    for verb in ("complete", "fail", "release"):
+        prepare()
+        given = settlements(verb)
+        broker.settle(given[:1])
+        yield timed(f"{verb} 1,000", lambda: broker.settle(given))  # noqa: B023
+    prepare()
+    given = settlements("complete")
+    broker.submit(tasks(done))
+    broker.commit([], request(room=0))
+    yield timed("commit 1,000 + 1,000", lambda: broker.commit(given, request(room=done)))
+    prepare()
+    renewals = [Renewal(lease.id.decode(), lease.token, True) for lease in claim(done)]
+    broker.renew(renewals[:1], lease=LEASE)
+    yield timed("renew 1,000", lambda: broker.renew(renewals, lease=LEASE))
+    broker.hand_back("bench.0.3", [], lease=LEASE)
+    held = [HandBack(one.id, one.token) for one in renewals]
+    yield timed("hand_back 1,000", lambda: broker.hand_back("bench.0.4", held, lease=LEASE))
+    leases = claim(done, "bench.0.5")
+    for lease in leases:
+        state.age(lease.id.decode())
+    broker.reap(lease=LEASE)
+    state.keepers_are_heard_of()
+    yield timed("reap 500", lambda: broker.reap(lease=LEASE))
+    broker.promote()
+    broker.submit(tasks(500, delay=0.001))
+    yield timed("promote 500", broker.promote)
+    redis.flushall(asynchronous=False)
+    dead = [state.seed("dead") for _ in range(2 * done)]
+    broker.retry(dead[:1], nonce="n")
+    yield timed("retry 1,000", lambda: broker.retry(dead[:done], nonce="n"))
+    broker.trim(dead_limit=done, dead_retention=1e6)
+    yield timed("trim 500", lambda: broker.trim(dead_limit=0, dead_retention=1e6))
+    broker.purge("default", limit=1)
+    yield timed("purge 500", lambda: broker.purge("default"))
+    for id in state.pending() + [state.seed("pending") for _ in range(done)]:
+        broker.cancel(id)
+    yield timed("claim through 1,000 ghosts", lambda: claim(1))
+
+
 def bytes_per_task(redis: Any, broker: Broker, tasks: int) -> tuple[float, float]:
     """Return the sum of MEMORY USAGE and the growth of used_memory, each a queued task."""
     redis.flushall(asynchronous=False)
@@ -138,6 +208,8 @@ def main() -> None:
         thread, script = first.thread + then.thread, first.script + then.script
         print(f"{'submit + commit 64':24}{thread:16.2f}{script:16.2f}")
         sizes, grown = bytes_per_task(redis, broker, options.tasks)
+        for name, ms in largest_calls(redis, KEYS):
+            print(f"{name:32}{ms:8.1f} ms")
         print(f"bytes a queued task: {sizes:.0f} by MEMORY USAGE, {grown:.0f} by used_memory")
 
 

@@ -7,7 +7,9 @@ import redis
 
 from prefork_q.broker import MAX_CLAIM_BYTES, Broker, HandBack, Renewal
 from prefork_q.errors import Unavailable
+from prefork_q.ids import new_id
 from prefork_q.states import Status
+from prefork_q.task import Submission
 from tests.support.state import LEASE, State, request
 
 PAYLOADS = [
@@ -105,6 +107,18 @@ def test_the_wait_is_counted_from_when_the_task_became_pending(broker: Broker, s
     broker.release(id, lease.token)
     (lease,) = broker.claim(request()).leases
     assert lease.wait_ms < 2_000
+
+
+def test_the_wait_of_a_task_for_later_is_counted_from_when_it_was_due(broker: Broker, state: State) -> None:
+    id = new_id()
+    broker.submit([Submission(id, "t", b"{}", delay=600.0)])
+    state.spoil(id, "created_at", str(state.now_ms() - 600_000))
+    state.age(id)
+    broker.promote()
+
+    (lease,) = broker.claim(request()).leases
+
+    assert (lease.attempt, lease.wait_ms < 60_000) == (1, True)
 
 
 # -- tokens and records
@@ -351,6 +365,19 @@ def test_an_id_without_a_record_is_dropped_told_and_counted(broker: Broker, stat
     assert [name for name, _ in claimed.dropped] == [gone]
     assert state.ids("corrupt") == [gone]
     assert (state.total("corrupt"), state.total("removed")) == (1, 1)
+
+
+def test_the_list_of_what_was_corrupt_is_bounded(
+    broker: Broker, state: State, redis_client: redis.Redis
+) -> None:
+    redis_client.zadd(state.keys("corrupt"), {f"old-{n}": n for n in range(1_000)})
+    gone = state.seed("pending")
+    state.lose(f"task:{gone}")
+
+    broker.claim(request())
+
+    assert len(state.ids("corrupt")) == 1_000
+    assert state.ids("corrupt")[-1] == gone
 
 
 def test_a_record_of_the_wrong_type_is_dropped_likewise(broker: Broker, state: State) -> None:

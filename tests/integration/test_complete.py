@@ -34,6 +34,18 @@ def test_what_succeeded_has_one_lifetime(broker: Broker, state: State) -> None:
     assert max(lifetimes) - min(lifetimes) < 0.1
 
 
+def test_the_list_of_what_ended_is_bounded(
+    broker: Broker, state: State, redis_client: redis.Redis
+) -> None:
+    redis_client.zadd(state.keys("recent"), {f"old-{n}": n for n in range(10_000)})
+    id = state.seed("processing", token=7)
+
+    broker.complete(id, 7, b"null")
+
+    recent = state.ids("recent")
+    assert (len(recent), recent[0], recent[-1]) == (10_000, "old-1", id)
+
+
 @pytest.mark.parametrize("status", ["pending", "delayed", "processing", "succeeded", "dead", "cancelled"])
 def test_a_stale_complete_changes_nothing(broker: Broker, state: State, status: str) -> None:
     id = state.seed(status, token=7)

@@ -55,7 +55,7 @@ def test_over_the_limit_of_crashes_it_is_dead_with_the_signal(
 
 
 def test_a_neighbour_with_many_crashes_is_not_dead_for_being_held(broker: Broker, state: State) -> None:
-    id = state.seed("processing", token=7, crashes=3)
+    id = state.seed("processing", token=7, crashes=9)
 
     (one,) = broker.hand_back(WORKER, [HandBack(id, 7)], lease=LEASE)
 

@@ -94,6 +94,17 @@ def test_a_key_is_kept_as_long_as_its_task(server: Server, keys: Keys, state: St
     assert broker.submit([keyed()]) == [Submitted(task.id, Status.SUCCEEDED, is_replayed=True)]
 
 
+def test_a_key_that_outlived_its_task_is_free(broker: Broker, state: State) -> None:
+    old = state.seed("succeeded", idempotency_key="order-1")
+    state.lose(f"task:{old}")
+    state.lose(f"body:{old}")
+
+    new = keyed(fingerprint="another")
+
+    assert broker.submit([new]) == [Submitted(new.id, Status.PENDING)]
+    assert state.lifetimes(new.id, "order-1") == [None, None, None]
+
+
 def test_a_key_whose_task_is_gone_is_free(broker: Broker, state: State) -> None:
     id = state.seed("dead", idempotency_key="order-1")
     broker.delete([id])

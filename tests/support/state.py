@@ -270,6 +270,8 @@ class State:
             assert rows[0].type in ("any", _type_of(value)), f"{name} is a {_type_of(value)}"
             if rows[0].expires == "never":
                 assert not has_ttl, f"{name} has a time to live"
+            elif name.startswith(("rate:", "claim:")):
+                assert has_ttl, f"{name} has no time to live"
 
         places: dict[str, list[str]] = {}
         for name, (value, _) in snapshot.items():

@@ -199,7 +199,7 @@ def test_fused_scripts_are_made_of_their_verbs() -> None:
 
 COMMANDS = {
     "DEL", "EXISTS", "EXPIRE", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HMGET", "HSCAN",
-    "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIRE", "PUBLISH", "RENAME", "RPUSH", "SADD", "SET",
+    "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAME", "RPUSH", "SADD", "SET",
     "SETNX", "SISMEMBER", "SREM", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
     "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE",
 }  # fmt: skip

@@ -12,26 +12,27 @@ local function tell(id, status, waited)
   if waited then redis.call("PUBLISH", root .. "ended:" .. id, status) end
 end
 
--- One lifetime for all that belongs to the task.
-local function expire(id, task, idem, retention_ms)
-  redis.call("PEXPIRE", task, retention_ms)
-  redis.call("PEXPIRE", BODY .. id, retention_ms)
-  if idem then redis.call("PEXPIRE", IDEM .. idem, retention_ms) end
+-- One end for all that belongs to the task; `forget_at` is a time, ms, as text. (Redis keeps and replicates
+-- a time: given a number of ms it would make one for each key.)
+local function expire(id, task, idem, forget_at)
+  redis.call("PEXPIREAT", task, forget_at)
+  redis.call("PEXPIREAT", BODY .. id, forget_at)
+  if idem then redis.call("PEXPIREAT", IDEM .. idem, forget_at) end
 end
 
-local function to_succeeded(id, task, result, ran_ms, idem, waited, retention_ms)
+local function to_succeeded(id, task, result, ran_ms, idem, waited, forget_at)
   redis.call("HSET", task, "status", "succeeded", "result", result,
     "finished_at", now, "started_at", text(now_ms - ran_ms))
-  expire(id, task, idem, retention_ms)
+  expire(id, task, idem, forget_at)
   ended[#ended + 1], ended[#ended + 2] = now, id
   count("completed")
   tell(id, "succeeded", waited)
 end
 
 -- Without a lifetime for a ghost, see parts/ghosts.lua.
-local function to_cancelled(id, task, idem, waited, retention_ms)
+local function to_cancelled(id, task, idem, waited, forget_at)
   redis.call("HSET", task, "status", "cancelled", "finished_at", now)
-  if retention_ms then expire(id, task, idem, retention_ms) end
+  if forget_at then expire(id, task, idem, forget_at) end
   ended[#ended + 1], ended[#ended + 2] = now, id
   count("cancelled")
   tell(id, "cancelled", waited)

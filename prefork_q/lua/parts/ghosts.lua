@@ -7,7 +7,7 @@ local function to_ghost(task, queue)
   redis.call("HINCRBY", GHOSTS, queue, 1)
 end
 
-local function drop_ghost(id, queue, retention_ms)
+local function drop_ghost(id, queue, forget_at)
   local task = TASK .. id
   -- On the list twice, it is a ghost once.
   if redis.call("HDEL", task, "ghost") == 0 then
@@ -15,5 +15,5 @@ local function drop_ghost(id, queue, retention_ms)
     return
   end
   redis.call("HINCRBY", GHOSTS, queue, -1)
-  expire(id, task, redis.call("HGET", task, "idem"), retention_ms)
+  expire(id, task, redis.call("HGET", task, "idem"), forget_at)
 end

@@ -9,7 +9,7 @@ local WORDS = {
 }
 
 -- Returns the status that the task has now, as does the next function.
-local function fail_held(id, task, held, err, delay_ms, retention_ms)
+local function fail_held(id, task, held, err, delay_ms, forget_at)
   count("failed")
   if delay_ms == "" then
     to_dead(id, task, err, held[4])
@@ -17,7 +17,7 @@ local function fail_held(id, task, held, err, delay_ms, retention_ms)
   end
   redis.call("HSET", task, "error", err)
   if held[5] then
-    to_cancelled(id, task, held[3], held[4], retention_ms)
+    to_cancelled(id, task, held[3], held[4], forget_at)
     return "cancelled"
   end
   to_delayed(id, task, delay_ms)
@@ -25,12 +25,12 @@ local function fail_held(id, task, held, err, delay_ms, retention_ms)
   return "delayed"
 end
 
-local function release_held(id, task, held, err, delay_ms, retention_ms, unknown_limit_ms)
+local function release_held(id, task, held, err, delay_ms, forget_at, unknown_limit_ms)
   count("released")
   local attempts = math.max(0, (tonumber(held[7]) or 0) - 1)
   if held[5] then
     redis.call("HSET", task, "attempts", attempts)
-    to_cancelled(id, task, held[3], held[4], retention_ms)
+    to_cancelled(id, task, held[3], held[4], forget_at)
     return "cancelled"
   elseif delay_ms == "" then
     to_pending(id, task, held[6], attempts)
@@ -49,7 +49,7 @@ end
 
 -- `verb` is complete, fail or release; `said` is a result, an error or the reason of a release.
 -- Returns a word of WORDS, the same for the same call again, or stale: nothing was written.
-local function settle(verb, id, token, ran_ms, said, delay_ms, retention_ms, unknown_limit_ms)
+local function settle(verb, id, token, ran_ms, said, delay_ms, forget_at, unknown_limit_ms)
   local task = TASK .. id
   local held
   if verb == "complete" then
@@ -63,10 +63,10 @@ local function settle(verb, id, token, ran_ms, said, delay_ms, retention_ms, unk
 
   leave(id)
   if verb == "complete" then
-    to_succeeded(id, task, said, ran_ms, held[3], held[4], retention_ms)
+    to_succeeded(id, task, said, ran_ms, held[3], held[4], forget_at)
     return "ok"
   elseif verb == "fail" then
-    return WORDS.fail[fail_held(id, task, held, said, delay_ms, retention_ms)]
+    return WORDS.fail[fail_held(id, task, held, said, delay_ms, forget_at)]
   end
-  return WORDS.release[release_held(id, task, held, said, delay_ms, retention_ms, unknown_limit_ms)]
+  return WORDS.release[release_held(id, task, held, said, delay_ms, forget_at, unknown_limit_ms)]
 end

@@ -42,7 +42,7 @@ local function wake_for(first_queue, last_queue, closed)
   return left
 end
 
-local function take(at, retention_ms)
+local function take(at, forget_at)
   local worker, seq, lease_ms = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local room, limit = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local budget_us, max_bytes = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
@@ -143,7 +143,7 @@ local function take(at, retention_ms)
   redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
     "PX", text(4 * lease_ms))
 
-  for _, ghost in ipairs(ghosts) do drop_ghost(ghost[1], ghost[2], retention_ms) end
+  for _, ghost in ipairs(ghosts) do drop_ghost(ghost[1], ghost[2], forget_at) end
   for _, id in ipairs(bad) do
     to_corrupt(id)
     dropped[#dropped + 1] = { id, "its task is missing or unreadable" }
