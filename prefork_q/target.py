@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from prefork_q.errors import ConfigurationError
+from prefork_q.fresh import FreshLoader
 
 TRACEBACK_LIMIT = 8_000
 """Characters of a traceback that an error repeats, from its end."""
@@ -65,7 +66,7 @@ def _import_file(target: str, path: Path) -> ModuleType:
     # place of another module that somebody may still want to import.
     is_free = known is None and file.stem.isidentifier() and file.stem not in sys.stdlib_module_names
     name = file.stem if is_free else f"_prefork_q_target_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=FreshLoader(name, str(file)))
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"target {target!r}: {file} is no Python file")
     module = importlib.util.module_from_spec(spec)

@@ -209,7 +209,9 @@ def _fail(channel: Channel, error: BaseException) -> int:
     if isinstance(error, ConfigurationError):
         text = str(error)
         lines = text.strip().splitlines() or ["the handlers cannot be imported"]
-        failure = Failed(lines[0], text if len(lines) > 1 else "")
+        # "... cannot be imported:" says little without the end of the traceback that follows.
+        reason = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+        failure = Failed(reason, text if len(lines) > 1 else "")
     else:
         what = traceback.format_exception_only(error)[-1].strip()
         failure = Failed(

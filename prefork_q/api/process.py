@@ -113,15 +113,15 @@ class ApiProcess:
         try:
             while (message := self._birth.channel.receive()) is not None:
                 if isinstance(message, Drain):
-                    self._drain(message.seconds, "told by the master")
+                    self._drain(message.seconds, "told by the master", message.patience)
         except ChannelClosed:
             self._server.unwatch(self._birth.channel.fileno())
             if not self._server.is_draining:
                 self._drain(min(ORPHAN_DRAIN, self._config.drain_timeout), "the master is gone")
 
-    def _drain(self, seconds: float, cause: str) -> None:
+    def _drain(self, seconds: float, cause: str, patience: float = 0.0) -> None:
         self._events.emit("draining", cause=cause, seconds=seconds)
-        self._server.drain(max(0.0, seconds - FLUSH_TIME))
+        self._server.drain(max(0.0, seconds - FLUSH_TIME), patience)
 
     def _fail(self, reason: str, trace: str) -> int:
         if not self._say(Failed(reason, trace)):

@@ -116,6 +116,7 @@ class Server:
         self._limits = limits
         self._on_turn = on_turn
         self._deadline: float | None = None
+        self._patient_until = 0.0
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(limits.threads)
         self._probes = ThreadedTaskDispatcher()
@@ -142,11 +143,15 @@ class Server:
     def is_draining(self) -> bool:
         return self._deadline is not None
 
-    def drain(self, seconds: float) -> None:
+    def drain(self, seconds: float, patience: float = 0.0) -> None:
         """Accept nothing more, and let `run` end once all is answered, in `seconds` at the latest.
 
-        Called in the loop. A later call replaces the time of an earlier one.
+        For `patience` seconds a request is also taken on a connection that is open already, as the last one
+        there: its client may be just about to send it, and would find the connection closed.
+
+        Called in the loop. A later call replaces the times of an earlier one.
         """
+        self._patient_until = time.monotonic() + patience
         if not self.is_draining:
             for listener in self._listeners:
                 listener.stop_accepting()
@@ -158,7 +163,8 @@ class Server:
         while self._deadline is None:
             self._turn(TURN)
         while self._close_idle() and (left := self._deadline - time.monotonic()) > 0:
-            self._turn(min(TURN, left))
+            patience = self._patient_until - time.monotonic()
+            self._turn(min(TURN, left, patience) if patience > 0 else min(TURN, left))
         return sum(1 for _ in self._connections())
 
     def _turn(self, seconds: float) -> None:
@@ -168,8 +174,9 @@ class Server:
     def _close_idle(self) -> bool:
         """Close what closing does not harm. Returns whether anything is left."""
         is_any_left = False
+        is_patient = time.monotonic() < self._patient_until
         for connection in list(self._connections()):
-            if connection.is_idle():
+            if connection.is_idle() and not is_patient:
                 connection.handle_close()
             else:
                 is_any_left = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from prefork_q.cli.roles import Roles
@@ -36,6 +37,7 @@ class Rereading:
         store: StoreSettings | None,
         listeners: Sequence[socket.socket],
         events: Events,
+        config_file: Path | None,
     ) -> None:
         """`config` and `settings` are those of the start; `read` returns the configuration as it is now."""
         self._read = read
@@ -44,6 +46,7 @@ class Rereading:
         self._store = store
         self._listeners = listeners
         self._events = events
+        self._config_file = config_file
 
     def __call__(self) -> Reading:
         """Read.
@@ -54,7 +57,7 @@ class Rereading:
         config = self._read()
         require_same(self._config, config)
         settings = master_settings(config, self._first)
-        roles = Roles(config, settings, self._store, self._listeners, self._events)
+        roles = Roles(config, settings, self._store, self._listeners, self._events, self._config_file)
 
         def adopt() -> None:
             self._config = config
@@ -81,7 +84,8 @@ def master_settings(config: Config, first: MasterSettings) -> MasterSettings:
     """
     if config.workers > first.slots:
         raise ConfigurationError(
-            f"workers: {config.workers} are more than the {first.slots} for which this node has room: restart it"
+            f"workers: {config.workers} are more than the {first.slots} for which this node has room: "
+            "restart it"
         )
     if config.threads > first.most_threads:
         raise ConfigurationError(
@@ -96,4 +100,5 @@ def master_settings(config: Config, first: MasterSettings) -> MasterSettings:
         lease=config.lease,
         drain_timeout=config.drain_timeout,
         preload=config.preload,
+        max_rss=config.max_rss or 0,
     )

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prefork_q.config import Config, effective_redis_url
@@ -31,10 +32,12 @@ class Roles:
     store: StoreSettings | None
     listeners: Sequence[socket.socket]
     events: Events
+    config_file: Path | None = None
 
     def entrypoints(self) -> Entrypoints:
         """Return the entry points. Runs in the master."""
-        return Entrypoints(self._template, self._keeper, self._api, self._store())
+        watcher = self._watcher if self.config.reload else None
+        return Entrypoints(self._template, self._keeper, self._api, self._store(), watcher)
 
     def _store(self) -> EntryPoint | None:
         settings = self.store
@@ -93,10 +96,19 @@ class Roles:
 
         return run_api(birth, self.config, self.listeners, self._load, self._log())
 
+    def _watcher(self, birth: Birth) -> int:
+        from prefork_q.watcher import run_watcher
+
+        config = self.config
+        files = () if self.config_file is None else (self.config_file,)
+        return run_watcher(birth, config.target or "", files, self._log().with_process(role="watcher"))
+
     def _load(self) -> Any:
         """Return the app of the handlers, with this node's configuration."""
         from prefork_q.cli.handlers import load_handlers
+        from prefork_q.fresh import import_fresh
 
+        import_fresh()
         return load_handlers(self.config)
 
     def _log(self) -> Events:

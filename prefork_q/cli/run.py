@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ import click
 
 from prefork_q.cli.listen import listening, name_of
 from prefork_q.cli.options import config_options, load_config
+from prefork_q.cli.rereading import Rereading, master_settings
 from prefork_q.cli.roles import Roles
 from prefork_q.config import OPTIONS, Config, misspelt
 from prefork_q.control.server import ControlServer
@@ -26,9 +28,14 @@ from prefork_q.events import Events, Sink
 from prefork_q.folder import acquire_state_folder
 from prefork_q.master.master import Master
 from prefork_q.master.settings import MasterSettings
+from prefork_q.options import PREFIX
 from prefork_q.store import StoreSettings, find_server
+from prefork_q.watcher import require_watchfiles
 
 STANDARD_FDS = 3
+LEAST_SLOTS = 64
+LEAST_THREADS = 16
+"""Room for workers, and for threads of each, to which a running node can be scaled."""
 
 
 @click.command("run")
@@ -42,21 +49,35 @@ def command(config: Path | None, **given: Any) -> int:
     drain_timeout and PREFORK_Q_DRAIN_TIMEOUT. Flags beat variables, which beat the file.
 
     TERM and INT stop the service: running tasks get the drain timeout, then are given back; a second
-    one, or QUIT, gives them back at once. USR1 reopens the log file.
+    one, or QUIT, gives them back at once. HUP reloads code and configuration with no gap. TSTP and CONT
+    let the workers claim nothing more, and again. TTIN and TTOU are for one worker more or less. USR1
+    reopens the log file.
     """
-    settings = load_config(config, given)
-    if settings.target is None:
-        raise click.UsageError("Name the handlers, as in: prefork-q run package.module:attribute")
-    return run(settings)
+
+    def read() -> Config:
+        settings = load_config(config, given)
+        if settings.target is None:
+            raise click.UsageError("Name the handlers, as in: prefork-q run package.module:attribute")
+        return settings
+
+    named = os.environ.get(f"{PREFIX}CONFIG")
+    return run(read, config or (Path(named) if named else None))
 
 
-def run(config: Config) -> int:
+def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
     """Run a node until it is told to stop; return the exit code.
+
+    Args:
+        read: returns the configuration; called once more for each reload.
+        config_file: where it reads; watched, if a change is to reload.
 
     Raises:
         ConfigurationError: it cannot be started so; nothing is left behind.
     """
+    config = read()
     config.require_socket_paths()
+    if config.reload:
+        require_watchfiles()
     with ExitStack() as stack:
         # The master never waits for a reader of its log; its children do, for a while.
         sink = open_log(config.log_file)
@@ -71,9 +92,10 @@ def run(config: Config) -> int:
         control.open()
         stack.callback(control.close)
         sockets = stack.enter_context(listening(config.http_addresses, os.environ, config.token_file))
-        settings = master_settings(config, sink)
-        roles = Roles(config, settings, store, sockets, events)
-        master = Master(settings, roles.entrypoints(), events, sockets, control)
+        settings = master_settings(config, first_settings(config, sink))
+        roles = Roles(config, settings, store, sockets, events, config_file)
+        reread = Rereading(read, config, settings, store, sockets, events, config_file)
+        master = Master(settings, roles.entrypoints(), events, sockets, control, reread)
         announce(config, store, [name_of(one) for one in sockets], events)
         return master.run()
 
@@ -96,15 +118,13 @@ def log_format(config: Config, sink: Sink) -> Any:
     return config.log_format or ("text" if sink.isatty() else "json")
 
 
-def master_settings(config: Config, sink: Sink) -> MasterSettings:
+def first_settings(config: Config, sink: Sink) -> MasterSettings:
+    """Return what stays for the life of the node; there is room to grow."""
     return MasterSettings(
         version=version("prefork-q"),
         workers=config.workers,
-        threads=config.threads,
-        api_processes=config.api_processes if config.http else 0,
-        lease=config.lease,
-        drain_timeout=config.drain_timeout,
-        preload=config.preload,
+        slots=max(LEAST_SLOTS, 2 * config.workers),
+        most_threads=max(LEAST_THREADS, 2 * config.threads),
         keep_fds=(sink.fileno(),) if sink.fileno() >= STANDARD_FDS else (),
     )
 

@@ -1,4 +1,4 @@
-"""The words of the control socket: one line of JSON each way, then the end.
+"""The words of the control socket: one line of JSON each way, then the end. `v` is the version.
 
     {"v":1,"command":"status","arguments":{}}
     {"v":1,"ok":true,"data":...}
@@ -45,8 +45,13 @@ def decode_request(line: bytes) -> Request:
         asked = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"not a line of JSON: {error}") from error
-    if not isinstance(asked, dict) or asked.get("v") != VERSION:
+    if not isinstance(asked, dict) or "v" not in asked:
         raise Invalid(f'a request is an object with "v": {VERSION}')
+    if asked["v"] != VERSION:
+        raise Invalid(
+            f"version {asked['v']!r} of the protocol is not spoken here, only {VERSION}: "
+            "use the prefork-q that the node runs"
+        )
     command, arguments = asked.get("command"), asked.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, dict):
         raise Invalid('a request has a "command" (text) and "arguments" (an object)')

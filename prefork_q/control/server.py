@@ -30,6 +30,8 @@ from prefork_q.events import Events
 
 PATH_LIMIT: Final = 107
 """Bytes that the address of a Unix socket may have (unix(7))."""
+BREATH: Final = 0.1
+"""Seconds without accepting after that failed: out of descriptors, the next turn would only fail again."""
 MAX_CLIENTS: Final = 128
 """More wait in the kernel's queue."""
 BACKLOG: Final = 256
@@ -59,6 +61,7 @@ class ControlServer:
         self._clients: dict[int, _Client] = {}
         self._answer: Answer | None = None
         self._is_full = False
+        self._accepts_at: float | None = None
 
     @property
     def path(self) -> str:
@@ -97,8 +100,11 @@ class ControlServer:
         return self._selector.fileno() if self._selector is not None else -1
 
     def next_deadline(self) -> float | None:
-        """When the next client has to be dropped, monotonic time; None if there is no client."""
-        return min((client.until for client in self._clients.values()), default=None)
+        """When `turn` has something to do although nothing came in, monotonic time; None for never."""
+        times = [client.until for client in self._clients.values()]
+        if self._accepts_at is not None:
+            times.append(self._accepts_at)
+        return min(times, default=None)
 
     def turn(self) -> None:
         """Accept, read, answer and write what is possible now."""
@@ -110,6 +116,9 @@ class ControlServer:
             elif key.fd in self._clients:
                 self._advance(key.data)
         now = time.monotonic()
+        if self._accepts_at is not None and self._accepts_at <= now:
+            self._accepts_at = None
+            self._listen_again(True)
         for client in [client for client in self._clients.values() if client.until <= now]:
             self._drop(client)
 
@@ -137,8 +146,15 @@ class ControlServer:
                 return
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                # Nobody is left; or out of descriptors: then the next turn tries again.
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if self._accepts_at is None:
+                    self._events.emit("control_not_accepting", level="debug", error=str(error))
+                self._listen_again(False)
+                self._accepts_at = time.monotonic() + BREATH
                 return
             connection.setblocking(False)
             if not _is_allowed(connection):
@@ -205,7 +221,8 @@ class ControlServer:
         if self._selector is not None:
             self._selector.unregister(client.connection)
         client.connection.close()
-        self._listen_again(True)
+        if self._accepts_at is None:
+            self._listen_again(True)
 
     def _listen_again(self, wanted: bool) -> None:
         """Stop or go on accepting: a full house would otherwise wake the loop all the time."""

@@ -15,7 +15,7 @@ SILENCE = 60.0
 
 
 class Registrar:
-    """`facts` are what never changes in the life of this keeper: host, version, pid of the master, threads."""
+    """`facts` never change in the life of this keeper: host, version, pid of the master, threads."""
 
     name = "registrar"
     needs_redis = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -122,6 +123,33 @@ def test_nothing_that_was_accepted_is_lost_in_a_drain_under_load(
 
     inspector = Inspector(connect(server.url), keys)
     assert all(inspector.get(id) is not None for id in accepted)
+
+
+def test_a_connection_that_is_open_may_be_used_once_more_while_there_is_patience(api: Api) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().read()
+
+    api.tell("drain 10 5")
+    until(lambda: is_refused(api), 5, "the end of accepting")
+    connection.request("GET", "/healthz")
+    answer = connection.getresponse()
+
+    assert (answer.status, answer.headers["Connection"]) == (200, "close")
+    answer.read()
+    connection.close()
+    assert api.exit_code(10) == 0
+
+
+def test_patience_has_an_end(api: Api) -> None:
+    with api.connect() as idle:
+        idle.sendall(GET)
+        assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        api.tell("drain 10 0.5")
+        assert idle.recv(1) == b""
+        assert 0.4 < time.monotonic() - began < 5
+    assert api.exit_code(5) == 0
 
 
 def test_a_request_that_never_arrives_whole_does_not_hold_up_a_drain(api: Api) -> None:

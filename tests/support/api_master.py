@@ -1,8 +1,8 @@
 """A program that does for one api process what the master does: opens sockets, forks it, talks to it.
 
 `python -m tests.support.api_master FLAGS_AS_JSON SOCKET_PATH` writes lines of JSON: `{"ready": {...}}` or
-`{"failed": reason}`, and at last `{"exit_code": n}`. It reads commands, a line each: `drain SECONDS`,
-`hang up` (as a master that dies).
+`{"failed": reason}`, and at last `{"exit_code": n}`. It reads commands, a line each:
+`drain SECONDS [PATIENCE]`, `hang up` (as a master that dies).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(flags: dict[str, object], path: str) -> None:
                 continue
             command, _, argument = sys.stdin.readline().strip().partition(" ")
             if command == "drain":
-                ours.send(Drain(float(argument)))
+                ours.send(Drain(*map(float, argument.split())))
             elif command == "hang":
                 ours.close()
                 finish(pid)

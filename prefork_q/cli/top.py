@@ -1,0 +1,102 @@
+"""`ctl top`: the node, live. On anything but a terminal one snapshot, as `ctl status` prints it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from prefork_q.cli.asking import TIMEOUT, find_socket, question, socket_option
+from prefork_q.cli.exits import TIMED_OUT
+from prefork_q.cli.output import elapsed, mebibytes, printable
+from prefork_q.cli.showing import show_status
+from prefork_q.control.client import NoAnswer, NotRunning, ask
+from prefork_q.units import parse_duration
+
+LEAST_INTERVAL = 0.1
+COLOURS = {"ready": "green", "draining": "yellow", "starting": "cyan", "backoff": "red"}
+
+
+def _interval(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        return max(LEAST_INTERVAL, parse_duration(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("top")
+@click.option(
+    "--interval", default="1s", callback=_interval, metavar="DURATION", show_default=True,
+    help="Time between two looks.",
+)  # fmt: skip
+@socket_option
+@click.pass_obj
+def top(group_socket: str | None, socket: str | None, interval: float) -> int:
+    """Show the node live: what each worker runs, and how much is done. Ends with Ctrl-C."""
+    path = socket or group_socket or find_socket()
+    status = question("status", path)
+    if status is None:
+        return TIMED_OUT
+    if not sys.stdout.isatty():
+        show_status(status)
+        return 0
+    watch(path, status, interval)
+    return 0
+
+
+def watch(path: str, status: dict[str, Any], interval: float) -> None:
+    """Show and look again, until the node is gone or the user has seen enough."""
+    # Imported here: no other question needs it, and it is not small.
+    from rich.live import Live
+
+    try:
+        with Live(picture(status), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval)
+                try:
+                    status = ask(path, "status", timeout=TIMEOUT)
+                    live.update(picture(status), refresh=True)
+                except NoAnswer as error:
+                    live.update(picture(status, str(error)), refresh=True)
+    except NotRunning:
+        click.echo("prefork-q: the node has stopped", err=True)
+    except KeyboardInterrupt:
+        return
+
+
+def picture(status: dict[str, Any], trouble: str | None = None) -> Any:
+    """Return what is drawn."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    redis, totals = status["redis"], status["totals"]
+    head = Text.assemble(
+        ("prefork-q ", "bold"), f"{status['version']}  {status['node']}  pid {status['pid']}  ",
+        (status["state"], "bold green" if status["state"] == "running" else "bold yellow"),
+        f"  gen {status['generation']}  up {elapsed(status['uptime_s'])}  ",
+        ("redis " + str(redis["version"]), "") if redis["reachable"] else ("redis unreachable", "bold red"),
+    )  # fmt: skip
+    done = Text(
+        f"{totals['completed_per_minute']:,} completed and {totals['failed_per_minute']:,} failed a minute"
+        f"   in all: {totals['completed']:,} completed, {totals['failed']:,} failed, "
+        f"{totals['dead']:,} dead, {totals['crashes']:,} crashes"
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
+    for title in ("worker", "pid", "gen", "state", "busy", "held", "completed", "failed", "rss", "pss"):
+        table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
+    table.add_column("runs", ratio=1, no_wrap=True, overflow="ellipsis")
+    for worker in (*status["workers"], *status["leaving"]):
+        running = worker["running"]
+        table.add_row(
+            str(worker["slot"]), str(worker["pid"] or "-"), str(worker["generation"]),
+            Text(worker["state"], COLOURS.get(worker["state"], "")), f"{len(running)}/{worker['threads']}",
+            str(worker["held"]), f"{worker['completed']:,}", f"{worker['failed']:,}",
+            mebibytes(worker["rss_bytes"]) or "-", mebibytes(worker["pss_bytes"]) or "-",
+            Text(", ".join(f"{printable(run['type'])} {run['runtime_s']:.1f} s" for run in running)),
+        )  # fmt: skip
+    reasons = [Text(printable(reason), "red") for reason in status["degraded"]]
+    return Group(head, done, table, *reasons, *([Text(trouble, "bold red")] if trouble else []))
