@@ -205,6 +205,12 @@ class Events:
         return f"{text}.{int((now - second) * 1000):03d}"
 
 
+def as_text(value: object) -> str:
+    """Return a field's value as text that can be encoded; passwords are masked."""
+    text = value if isinstance(value, str) else _json(value)
+    return mask_url(text).encode("utf-8", "backslashreplace").decode()
+
+
 def mask_url(text: str) -> str:
     """Return `text` with the passwords of the URLs in it replaced by ***."""
     if "://" not in text:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "prefork_q"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "units", "fresh"),
     ("ids", "states", "keys", "retry", "task", "strict_json", "sink", "scripts"),
-    ("events", "addresses"),
+    ("events", "addresses", "journal"),
     ("option_types",),
     ("options",),
     ("config", "places", "folder", "tokens"),
