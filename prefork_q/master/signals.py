@@ -14,6 +14,21 @@ HANDLED: Final = (
     signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
     signal.SIGABRT,
 )  # fmt: skip
+SIGNALS: Final[tuple[tuple[str, str], ...]] = (
+    ("TERM, INT", "drain, then exit 0; a second one: return what still runs, and exit now"),
+    ("QUIT", "return what runs, and exit now"),
+    ("HUP", "reload code and configuration with no gap; during a reload: once more after it"),
+    ("TSTP", "quiet: the workers claim nothing more, and finish what they run"),
+    ("CONT", "the end of quiet; not when it ends a stop (SIGSTOP) that the node has noticed: then it goes on "
+             "as it was"),
+    ("TTIN", "one worker more"),
+    ("TTOU", "one worker less; there always is one"),
+    ("USR1", "open the log file again; the other processes notice by themselves that it was moved"),
+    ("USR2", "the stacks of all workers to the log"),
+    ("ABRT", "the master's own stack to stderr, those of all workers to the log, then die; for a watchdog"),
+    ("WINCH", "nothing"),
+)  # fmt: skip
+"""What each does, for people."""
 _STDERR: Final = 2
 
 

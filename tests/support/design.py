@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from prefork_q.control.commands import COMMANDS
 from prefork_q.keys import TABLE
+from prefork_q.master.signals import SIGNALS
 from prefork_q.scripts import scripts
 from prefork_q.states import TRANSITIONS
 
@@ -33,6 +35,19 @@ def tables() -> dict[str, str]:
                 for script in scripts().values()
             ],
         ),
+        "commands": _table(
+            ("command", "arguments", "does", "answers with"),
+            [
+                (
+                    f"`{command.name}`",
+                    "; ".join(f"`{a.name}`: {a.help}" for a in command.arguments) or "–",
+                    command.help.removesuffix("."),
+                    command.returns,
+                )
+                for command in COMMANDS.values()
+            ],
+        ),
+        "signals": _table(("signal to the master", "does"), list(SIGNALS)),
     }
 
 
