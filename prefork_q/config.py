@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from prefork_q.errors import ConfigurationError
 from prefork_q.option_types import QueueSpec
 from prefork_q.options import OPTIONS, PREFIX, Config, Option, effective_redis_url
-from prefork_q.places import default_ctl_socket, default_state_dir
+from prefork_q.places import credential, default_ctl_socket, default_state_dir
 
 __all__ = ["OPTIONS", "Config", "Option", "QueueSpec", "effective_redis_url", "load", "misspelt"]
 
@@ -55,6 +55,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     _choose_redis(values, layers, environ)
     _choose_http(values, layers)
     _place_folders(values, environ)
+    _take_credentials(values, environ)
     try:
         return Config(**values)
     except ValidationError as error:
@@ -172,6 +173,15 @@ def _choose_http(values: dict[str, object], layers: list[Layer]) -> None:
 def _place_folders(values: dict[str, object], environ: Mapping[str, str]) -> None:
     state_dir = values.setdefault("state_dir", default_state_dir(environ))
     values.setdefault("ctl_socket", default_ctl_socket(environ, str(state_dir)))
+
+
+def _take_credentials(values: dict[str, object], environ: Mapping[str, str]) -> None:
+    """Use the secrets that systemd has passed, where nothing else is said."""
+    password, tokens = credential(environ, "redis-password"), credential(environ, "api-tokens")
+    if password is not None and "redis_url" in values:
+        values.setdefault("redis_password_file", password)
+    if tokens is not None:
+        values.setdefault("token_file", (tokens,))
 
 
 def _told(problem: Any, origins: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ from prefork_q.option_types import (
     Whole,
     require_private,
 )
+from prefork_q.passwords import read_password, with_password
 from prefork_q.task import DEFAULT_QUEUE
 from prefork_q.units import format_duration, format_size
 
@@ -77,6 +78,10 @@ class Config(BaseModel):
     redis_url: Annotated[
         RedisUrl | None,
         Opt("URL of the Redis or Valkey server; the last fallback is REDIS_URL.", "URL"),
+    ] = None
+    redis_password_file: Annotated[
+        AbsolutePath | None,
+        Opt("File with the password of the server, for a URL without one.", "FILE"),
     ] = None
     embedded: Annotated[
         bool,
@@ -152,6 +157,9 @@ class Config(BaseModel):
         Literal["text", "json"] | None, Opt("Form of the log; text on a terminal, json otherwise.", None)
     ] = None
     log_file: Annotated[AbsolutePath | None, Opt("Log to this file, not to stderr.", "FILE")] = None
+    reload: Annotated[
+        bool, Opt("Reload when the code changes; for development (needs watchfiles).", None, "switch")
+    ] = False
 
     @field_validator("http")
     @classmethod
@@ -165,6 +173,8 @@ class Config(BaseModel):
     def _fits_together(self) -> Config:
         if self.redis_url is not None and self.embedded:
             raise ValueError("a Redis URL and the embedded server exclude each other: give one of them")
+        if self.redis_password_file is not None and self.redis_url is None:
+            raise ValueError("redis_password_file is for a Redis URL, and there is none")
         return self
 
     def require_socket_paths(self) -> None:
@@ -201,8 +211,16 @@ class Config(BaseModel):
 
 
 def effective_redis_url(config: Config) -> str:
-    """Return the URL of the server: the configured one, or the embedded server's socket."""
-    return config.redis_url or f"unix://{quote(str(config.store_socket))}"
+    """Return the URL of the server: the configured one with its password, or the embedded server's socket.
+
+    Raises:
+        ConfigurationError: the file with the password cannot be read, or there are two passwords.
+    """
+    if config.redis_url is None:
+        return f"unix://{quote(str(config.store_socket))}"
+    if config.redis_password_file is None:
+        return config.redis_url
+    return with_password(config.redis_url, read_password(config.redis_password_file))
 
 
 def _options() -> tuple[Option, ...]:

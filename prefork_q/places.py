@@ -16,6 +16,14 @@ def default_ctl_socket(environ: Mapping[str, str], state_dir: str) -> str:
     return os.path.join(_first(environ, "RUNTIME_DIRECTORY") or state_dir, "ctl.sock")
 
 
+def credential(environ: Mapping[str, str], name: str) -> str | None:
+    """Return the file of a credential that systemd has passed to this service, if there is one of that name
+    (LoadCredential= in systemd.exec(5))."""
+    folder = environ.get("CREDENTIALS_DIRECTORY", "")
+    path = os.path.join(folder, name)
+    return path if folder and os.path.isfile(path) else None
+
+
 def _first(environ: Mapping[str, str], variable: str) -> str:
     # systemd lists several folders with colons between them; the first is ours.
     return environ.get(variable, "").split(":")[0]

@@ -14,7 +14,7 @@ from prefork_q.units import parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-CONNECTION = ("redis_url", "namespace", "state_dir")
+CONNECTION = ("redis_url", "redis_password_file", "namespace", "state_dir")
 """What every command takes that talks to Redis."""
 
 

@@ -75,6 +75,8 @@ def test_every_option_can_be_given_in_the_file_the_environment_and_by_flag(file:
         "drain_timeout": "500ms",
         "grace": "1",
         "max_crashes": "5",
+        "max_tasks": "1000",
+        "max_rss": "512MiB",
         "preload": "off",
         "payload_limit": "1MiB",
         "result_limit": "2MiB",
@@ -85,8 +87,9 @@ def test_every_option_can_be_given_in_the_file_the_environment_and_by_flag(file:
         "log_format": "json",
         "log_file": "/tmp/log",
         "redis_url": URL,
+        "redis_password_file": "/etc/password",
     }
-    assert {*values, "embedded", "no_http"} == {option.name for option in OPTIONS}
+    assert {*values, "embedded", "no_http", "reload"} == {option.name for option in OPTIONS}
     file.write_text("".join(f"{name} = '{value}'\n" for name, value in values.items()))
 
     by_file = load({}, {}, file)

@@ -15,7 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "units", "fresh"),
     ("ids", "states", "keys", "retry", "task", "strict_json", "sink", "scripts"),
     ("events", "addresses", "journal"),
-    ("option_types",),
+    ("option_types", "passwords"),
     ("options",),
     ("config", "places", "folder", "tokens"),
     ("ipc",),
