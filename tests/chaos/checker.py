@@ -162,10 +162,11 @@ def _outcome(
             if not any(one.id == id and one.word != "missing" for one in clients.cancels):
                 yield f"{name} is cancelled, and nobody asked for that"
         case Status.SUCCEEDED:
-            written = json.loads(task["result"])["token"]
+            result = json.loads(task["result"])
+            written = result["token"] if isinstance(result, dict) else None
             if written != token:
                 yield f"{name}: the result is that of token {written}, its holder has {token}"
-            if latest > written:
+            if written is not None and latest > written:
                 yield f"{name}: the result is that of token {written}, and {latest} has run later"
             if not any(run.token == written and run.outcome == "returned" for run in runs):
                 yield f"{name}: no run returned its result"

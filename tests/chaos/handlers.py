@@ -123,7 +123,7 @@ def reject(ctx: TaskContext, label: int) -> None:
 @app.task("unstorable", max_attempts=3, retry=SOON)
 def unstorable(ctx: TaskContext, label: int) -> Any:
     with noted(ctx, label):
-        return {1, 2}
+        return float("nan")
 
 
 @app.task("late", max_attempts=2, retry=SOON)
