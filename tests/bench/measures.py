@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.bench.contenders import Contender
-from tests.bench.stand import Stand, Workers, read_calls, read_cpu
+from tests.bench.stand import Stand, Workers, read_calls, read_cpu, read_trips
 
 LOOK = 0.003
 """Seconds between two looks at the counts."""
@@ -132,12 +132,13 @@ def idle(stand: Stand, contender: Contender, seconds: float) -> dict[str, float]
         _warm(stand, contender, workers)
         time.sleep(3)
         began, work = time.monotonic(), workers.cpu()
-        calls, cpu = read_calls(stand.redis), read_cpu(stand.redis)
+        calls, cpu, trips = read_calls(stand.redis), read_cpu(stand.redis), read_trips(stand.redis)
         time.sleep(seconds)
         spent = time.monotonic() - began
         # Two INFOs of ours lie between.
         return {
-            "commands": (read_calls(stand.redis) - calls - 2) / spent,
+            "trips": (read_trips(stand.redis) - trips - 1) / spent,
+            "commands": (read_calls(stand.redis) - calls - 3) / spent,
             "worker_cpu": (workers.cpu() - work) / spent,
             "redis_cpu": (read_cpu(stand.redis) - cpu) / spent,
         }

@@ -195,11 +195,12 @@ SECTIONS: Sequence[tuple[str, str, str, str, Callable[[Any], list[str]]]] = (
         "Idle",
         "idle",
         "",
-        "Two workers that have nothing to do. Commands that scripts carry out count; "
-        "processor time in percent of a core.",
+        "Two workers that have nothing to do, with all that runs beside them. Calls are what clients send; "
+        "commands are what the server carries out, those inside of scripts too.",
         plain(
             (
-                ("Redis commands a second", "commands", 1),
+                ("calls a second", "trips", 1),
+                ("commands a second", "commands", 1),
                 ("all its processes, s of CPU a s", "worker_cpu", 4),
                 ("Redis, s of CPU a s", "redis_cpu", 4),
             )
@@ -383,9 +384,9 @@ TARGETS: Sequence[Callable[[Found], list[str] | None]] = (
         0,
     ),
     lambda f: at_most(
-        "idle, Redis commands a second and worker",
+        "idle, calls to Redis a second and worker",
         1,
-        None if (n := own(f, "idle", "commands")) is None else n / 2,
+        None if (n := own(f, "idle", "trips")) is None else n / 2,
         1,
     ),
     lambda f: at_most("recovery after SIGKILL", 200, own(f, "recovery", "p50"), 0, " ms"),

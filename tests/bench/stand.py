@@ -12,7 +12,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +41,6 @@ def server_binary(kind: str) -> str:
     if found is None:
         raise FileNotFoundError("redis-server is not on PATH")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a stretch of time cost. Seconds of processor time, calls and bytes."""
-
-    seconds: float
-    redis_cpu: float
-    redis_calls: int
-    redis_reads: int
-    worker_cpu: float
 
 
 class Stand:
@@ -272,6 +260,11 @@ def read_cpu(redis: Any) -> float:
     info = redis.info("cpu")
     names = ("used_cpu_user_main_thread", "used_cpu_sys_main_thread")
     return float(sum(info[name] for name in names))
+
+
+def read_trips(redis: Any) -> int:
+    """Return how often the server has read from clients' sockets: the round trips, pipelines once."""
+    return int(redis.info("stats")["total_reads_processed"])
 
 
 def read_calls(redis: Any) -> int:
