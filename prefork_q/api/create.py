@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from prefork_q.api.access import Access
+from prefork_q.api.answers import Route
 from prefork_q.api.application import Application
 from prefork_q.api.breaker import Breaker
 from prefork_q.api.dead import Dead
@@ -14,6 +15,7 @@ from prefork_q.api.endings import Endings
 from prefork_q.api.health import Health
 from prefork_q.api.metrics import Metrics
 from prefork_q.api.node import Node
+from prefork_q.api.openapi import Description
 from prefork_q.api.queues import Queues
 from prefork_q.api.submissions import Handlers, Reader
 from prefork_q.api.tasks import Tasks
@@ -56,12 +58,33 @@ def create_app(
     access = Access(read_access(config, events), events)
     if handlers is None:
         handlers = load_app(config.target).handlers if config.target else {}
+    breaker = Breaker()
+    endings, routes = assemble(config, handlers, breaker)
+    description = Description(handlers, routes, has_tokens=bool(config.token_file))
+    return Application(
+        [*routes, *description.routes()],
+        events,
+        breaker,
+        access,
+        on_unavailable=on_unavailable,
+        on_close=endings.close,
+    )
+
+
+def describe(config: Config, handlers: Handlers) -> dict[str, Any]:
+    """Return the OpenAPI document of the application that `create_app` would make."""
+    _, routes = assemble(config, handlers, Breaker())
+    return Description(handlers, routes, has_tokens=bool(config.token_file)).document
+
+
+def assemble(config: Config, handlers: Handlers, breaker: Breaker) -> tuple[Endings, list[Route]]:
+    """Return the endpoints, and what is to be closed at the end. Nothing is connected to yet."""
     url, keys = effective_redis_url(config), Keys(config.namespace)
     client = connect(url)
     broker = Broker(client, keys, Limits(retention=config.retention, max_crashes=config.max_crashes))
     inspector = Inspector(client, keys)
     endings = Endings(url, keys, broker, room=WAITING_ROOM)
-    node, breaker = Node(config.ctl_socket), Breaker()
+    node = Node(config.ctl_socket)
     tasks = Tasks(
         broker,
         inspector,
@@ -77,14 +100,7 @@ def create_app(
         Metrics(inspector, node, breaker),
         Health(inspector, node),
     )
-    return Application(
-        [route for part in parts for route in part.routes()],
-        events,
-        breaker,
-        access,
-        on_unavailable=on_unavailable,
-        on_close=endings.close,
-    )
+    return endings, [route for part in parts for route in part.routes()]
 
 
 def read_access(config: Config, events: Events) -> Tokens | None:

@@ -30,6 +30,9 @@ JSON_TYPE = re.compile(
     r'application/(?:json|[!#$&^_.0-9a-z-]+\+json)(?:[ \t]*;[ \t]*charset=(?:utf-8|"utf-8"))?',
     re.IGNORECASE | re.ASCII,
 )
+DECIMAL = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+MAX_DIGITS = 400
+"""Characters of a number in a query: as many as the largest of doubles has when it is written out."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -182,7 +185,7 @@ def whole_number(query: Mapping[str, str], name: str, default: int, low: int, hi
     text = query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= low):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) >= low):
         raise Problem(422, f"the parameter {name} is a whole number from {low} to {high}")
     return min(int(text), high)
 
@@ -196,7 +199,7 @@ def seconds(query: Mapping[str, str], name: str, high: float) -> float:
     text = query.get(name)
     if text is None:
         return 0.0
-    if not re.fullmatch(r"\d{1,18}(?:\.\d{1,18})?", text, re.ASCII):
+    if len(text) > MAX_DIGITS or not DECIMAL.fullmatch(text):
         raise Problem(422, f"the parameter {name} is a number of seconds from 0 to {high:g}")
     return min(float(text), high)
 
