@@ -106,7 +106,8 @@ class State:
                     task["run_at"] = now + round(due * 1000)
                     pipe.zadd(self.keys("delayed"), {id: task["run_at"]})
                 case Status.DEAD:
-                    task |= {"error": '{"type":"ValueError","message":"no"}', "finished_at": now}
+                    error = '{"type":"ValueError","message":"no"}'
+                    task |= {"error": error, "started_at": now, "finished_at": now}
                     pipe.zadd(self.keys("dead"), {id: now})
                     totals["dead"] += 1
                 case Status.SUCCEEDED:
