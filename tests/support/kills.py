@@ -1,0 +1,142 @@
+"""Kills workers under load, and looks at what that does to the master and to the numbers.
+
+    python -m tests.support.kills [1000]
+
+Prints what the master had at the beginning and has at the end: descriptors, memory, processes; and the
+counters beside those of the ledger. The system tests run it with a few dozen kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from prefork_q.control.client import ask
+from tests.support.load import load
+from tests.support.node import Node
+from tests.support.until import until
+
+WARM_UP = 10
+"""Kills before the first look: what is made at the first use is no leak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a master has."""
+
+    descriptors: int
+    rss_bytes: int
+    children: int
+
+    @classmethod
+    def of(cls, pid: int) -> Footprint:
+        """Look a few times: somebody may just be asking something over the control socket."""
+        master = psutil.Process(pid)
+        descriptors = []
+        for _ in range(5):
+            descriptors.append(master.num_fds())
+            time.sleep(0.05)
+        return cls(min(descriptors), master.memory_info().rss, len(master.children(recursive=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of it. `runs`, `returned` and `crashed` are the ledger's; `longest_s` is how long at most it
+    took until both workers were ready again."""
+
+    kills: int
+    submitted: int
+    first: Footprint
+    last: Footprint
+    runs: int
+    returned: int
+    completed: int
+    crashes: int
+    restarts: int
+    crashed: int
+    overlaps: int
+    longest_s: float
+
+
+def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -> Tally:
+    """Kill so many workers of a node that runs, one after the other, each once it is ready."""
+    rng = random.Random(seed)
+    first: Footprint | None = None
+    longest = 0.0
+    with load(node, "sleep", {"seconds": 0.01}, rate=rate) as submitted:
+        for number in range(WARM_UP + kills):
+            if number == WARM_UP:
+                all_ready(node)
+                first = Footprint.of(node.pid)
+            began = time.monotonic()
+            worker = rng.choice(all_ready(node))
+            longest = max(longest, time.monotonic() - began)
+            os.kill(worker, signal.SIGKILL)
+            until(lambda gone=worker: gone not in pids(node), 20, "the death to be seen", every=0.005)  # type: ignore[misc]
+    until(lambda: ended(node) >= len(submitted.ids), 60, "the end of all tasks")
+    assert submitted.errors == [], submitted.errors[:3]
+    all_ready(node)
+    assert first is not None
+    status, runs = node.status(), node.ledger.runs()
+    cut_short = [run for run in runs if run.ended_at is None]
+    return Tally(
+        kills=WARM_UP + kills,
+        submitted=len(submitted.ids),
+        first=first,
+        last=Footprint.of(node.pid),
+        runs=len(runs),
+        returned=len({run.id for run in runs if run.outcome == "returned"}),
+        completed=node.metrics()["completed_total"],
+        crashes=status["totals"]["crashes"],
+        restarts=sum(worker["restarts"] for worker in status["workers"]),
+        crashed=len(cut_short),
+        overlaps=len(node.ledger.overlaps()),
+        longest_s=round(longest, 3),
+    )
+
+
+def pids(node: Node) -> list[int]:
+    return [worker["pid"] for worker in ask(node.ctl_socket, "workers")]
+
+
+def all_ready(node: Node) -> list[int]:
+    """Wait until all workers are ready; return their ids."""
+
+    def ready() -> list[int]:
+        workers = ask(node.ctl_socket, "workers")
+        return [w["pid"] for w in workers] if all(w["state"] == "ready" for w in workers) else []
+
+    return until(ready, 30, "ready workers", every=0.005) or []
+
+
+def ended(node: Node) -> int:
+    numbers = node.metrics()
+    total: int = numbers["completed_total"] + numbers["dead"]
+    return total
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if sys.argv[1:] else 1_000
+    with tempfile.TemporaryDirectory(prefix="prefork-q-kills-") as folder:
+        node = Node(None, Path(folder), workers=2)
+        try:
+            node.start()
+            began = time.monotonic()
+            tally = kill_workers(node, kills)
+            for name, value in asdict(tally).items():
+                print(f"{name:12} {value}")
+            print(f"{'seconds':12} {time.monotonic() - began:.0f}")
+        finally:
+            node.close()
+
+
+if __name__ == "__main__":
+    main()
