@@ -6,6 +6,7 @@ Runs in the master, the template and the template's short-lived middle processes
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import random
 import select
@@ -139,6 +140,9 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
 
 
 def _shed_signals() -> None:
+    # First: it puts back what stood there before, which is the parent's handler. Put back later, that would
+    # swallow an abort().
+    faulthandler.disable()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) and number != signal.SIGINT:
