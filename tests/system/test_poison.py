@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,12 @@ def test_what_asks_to_run_again_at_no_time_runs_again(node: Node) -> None:
         assert (task["status"], task["attempts"]) in (("dead", 2), ("delayed", 1)), (name, task)
     assert node.ended(node.submit("pid"))["status"] == "succeeded"
     assert node.status()["workers"][0]["restarts"] == 0
+
+
+def test_every_deadly_signal_is_deadly_and_named(start_node: Callable[..., Node]) -> None:
+    node = start_node(workers=1)
+    for name in ("ABRT", "SEGV", "BUS", "FPE", "ILL", "KILL"):
+        number = signal.Signals[f"SIG{name}"]
+        task = node.ended(node.submit("die", {"number": number, "times": 1}))
+        assert (task["status"], task["crashes"]) == ("succeeded", 1), (number.name, task)
+        node.wait_event("exited", worker=0, cause=f"killed by signal {number} ({number.name})")

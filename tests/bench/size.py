@@ -1,0 +1,211 @@
+"""A namespace of millions: no script keeps Redis for long, and what waits costs what runs nothing.
+
+    .venv/bin/python -m tests.bench.size [--pending 1000000] [--delayed 1000000] [--binary redis-server]
+
+It starts a server of its own on a Unix socket, without persistence; a task takes about half a kilobyte there,
+so ten million need five gigabytes. Exit status 1 if a limit below was passed. Run it on an idle machine: a
+server that has to wait for a core looks slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from prefork_q.broker import Broker, ClaimRequest, Settlement
+from prefork_q.connection import connect
+from prefork_q.ids import new_id
+from prefork_q.inspector import Inspector
+from prefork_q.keys import Keys
+from prefork_q.scripts import scripts
+from prefork_q.states import Status
+from prefork_q.task import Submission
+from tests.bench.scripts import running_server
+from tests.support.state import State
+
+KEYS = Keys("size")
+BODY = b'{"path":"' + b"x" * 91 + b'"}'
+
+SLOW_MS = 20.0
+LOSS = 0.15
+"""How much slower it may be with all that waiting."""
+FORBIDDEN = ("keys", "scan", "smembers", "sort")
+CLAIM_BATCH = 256
+SUBMIT_BATCH = 500
+
+
+class Bench:
+    """The namespace and what was measured in it."""
+
+    def __init__(self, url: str) -> None:
+        self.redis: Any = connect(url)
+        self.broker = Broker(self.redis, KEYS)
+        self.inspector = Inspector(self.redis, KEYS)
+        self.state = State(self.redis, KEYS)
+        self.rows: list[tuple[str, ...]] = []
+        self.failures: list[str] = []
+        self._names = {script.sha.decode(): verb for verb, script in scripts().items()}
+        self._seq = 0
+        self.redis.config_set("slowlog-log-slower-than", 1_000)
+        self.redis.config_set("slowlog-max-len", 100_000)
+
+    def measure(self, what: str, n: int, work: Callable[[], None]) -> float:
+        """Do `work` on `n` things, note how long it and its slowest script took; return things a second.
+
+        The middle is that of the scripts that took over a millisecond.
+        """
+        self.redis.slowlog_reset()
+        began = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - began
+        slow = self.redis.slowlog_get(100_000)
+        times = sorted((entry["duration"] / 1000, self._name(entry["command"])) for entry in slow)
+        slowest, middle = (times[-1], times[len(times) // 2]) if times else ((0.0, ""), (0.0, ""))
+        if slowest[0] > SLOW_MS:
+            self.failures.append(f"{what}: {slowest[1]} took {slowest[0]:.1f} ms")
+        rate = n / seconds
+        over = sum(duration > SLOW_MS for duration, _ in times)
+        self.rows.append(
+            (what, f"{n:,}", f"{rate:,.0f}", f"{middle[0]:.1f}", f"{slowest[0]:.1f} {slowest[1]}", f"{over}")
+        )
+        print(*self.rows[-1], sep="  ", flush=True)
+        return rate
+
+    def _name(self, command: bytes) -> str:
+        words = command.decode("utf-8", "replace").split()
+        return self._names.get(words[1], words[0]) if len(words) > 1 else " ".join(words)
+
+    # -- work
+
+    def submit(self, n: int, *, queue: str = "default", run_at: float | None = None) -> None:
+        for start in range(0, n, SUBMIT_BATCH):
+            self.broker.submit(
+                [
+                    Submission(id=new_id(), type="thumbnail", body=BODY, queue=queue, run_at=run_at)
+                    for _ in range(min(SUBMIT_BATCH, n - start))
+                ]
+            )
+
+    def claim(
+        self, done: list[Settlement], room: int, *, queue: str = "default", lease_ms: int = 600_000
+    ) -> list[Any]:
+        self._seq += 1
+        request = ClaimRequest("bench.0.1", self._seq, lease_ms, room, room, 0, [queue])
+        _, claimed = self.broker.commit(done, request)
+        return claimed.leases
+
+    def work(self, n: int, *, refill: bool) -> None:
+        """A worker's loop for `n` tasks; with `refill` as many are submitted as are done."""
+        done: list[Settlement] = []
+        handled = 0
+        while handled < n:
+            leases = self.claim(done, 64)
+            done = [Settlement("complete", lease.id, lease.token, 3, b"1") for lease in leases]
+            handled += len(leases)
+            if refill:
+                self.submit(len(leases))
+        self.claim(done, 0)
+
+    def let_die(self, n: int, queue: str) -> None:
+        done: list[Settlement] = []
+        for _ in range(0, n, CLAIM_BATCH):
+            leases = self.claim(done, CLAIM_BATCH, queue=queue)
+            error = b'{"type":"ValueError","message":"no","traceback":"' + b"x" * 500 + b'"}'
+            done = [Settlement("fail", lease.id, lease.token, 0, error) for lease in leases]
+        self.claim(done, 0)
+
+    def let_expire(self, n: int, queue: str) -> None:
+        for _ in range(0, n, CLAIM_BATCH):
+            self.claim([], CLAIM_BATCH, queue=queue, lease_ms=1)
+
+    def reap(self) -> None:
+        self.state.keepers_are_heard_of()
+        while self.broker.reap(lease=30).expired:
+            continue
+
+    def promote(self) -> None:
+        while self.broker.promote().moved:
+            continue
+
+    def look(self) -> None:
+        self.inspector.counts()
+        for status in Status:
+            self.inspector.page(status)
+        self.inspector.page(None)
+        self.broker.remind()
+        self.broker.trim(dead_limit=100_000_000, dead_retention=1e9)
+
+    def trim(self, limit: int) -> None:
+        while self.broker.trim(dead_limit=limit, dead_retention=1e9) >= SUBMIT_BATCH:
+            continue
+
+    def purge(self, queue: str) -> None:
+        while self.broker.purge(queue)[0]:
+            continue
+
+
+def run(bench: Bench, pending: int, delayed: int, dead: int, expired: int) -> None:
+    bench.submit(1_000)
+    small = bench.measure("work beside 1,000 pending", 60_000, lambda: bench.work(60_000, refill=True))
+
+    bench.measure("submit", pending, lambda: bench.submit(pending))
+    bench.submit(dead + expired, queue="others")
+    bench.measure("fail, for the last time", dead, lambda: bench.let_die(dead, "others"))
+    due = time.time() + 3600
+    bench.measure("submit for later", delayed, lambda: bench.submit(delayed, queue="later", run_at=due))
+    bench.let_expire(expired, "others")
+    bench.measure("reap expired leases", expired, bench.reap)
+
+    large = bench.measure("work beside all that", 60_000, lambda: bench.work(60_000, refill=True))
+    bench.measure("sums, pages, reminders", 20, lambda: [bench.look() for _ in range(20)] and None)
+
+    # All become due in one second: their times are moved, a part at a time, as no script could.
+    ids = bench.redis.zrange(KEYS("delayed"), 0, -1)
+    for start in range(0, len(ids), 10_000):
+        bench.redis.zadd(KEYS("delayed"), dict.fromkeys(ids[start : start + 10_000], 1))
+    del ids
+    bench.measure("promote what is due at once", delayed, bench.promote)
+    bench.measure("trim the dead", dead, lambda: bench.trim(0))
+    bench.measure("purge a queue", delayed, lambda: bench.purge("later"))
+
+    lost = 1 - large / small
+    print(f"work beside all that is {lost:+.1%} slower")
+    if lost > LOSS:
+        bench.failures.append(f"work beside the backlog is {lost:.0%} slower than beside 1,000")
+    used = bench.redis.info("commandstats")
+    # These are the bench's own: one zrange of all that was delayed.
+    bench.failures += [f"{name.upper()} was used" for name in FORBIDDEN if f"cmdstat_{name}" in used]
+    memory = bench.redis.info("memory")
+    print(f"peak memory {memory['used_memory_peak_human']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--binary", default="redis-server")
+    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--delayed", type=int, default=1_000_000)
+    parser.add_argument("--dead", type=int, default=200_000)
+    parser.add_argument("--expired", type=int, default=50_000)
+    given = parser.parse_args()
+    with running_server(given.binary) as url:
+        bench = Bench(url)
+        run(bench, given.pending, given.delayed, given.dead, given.expired)
+    table = Table(title=f"{given.pending:,} pending, {given.delayed:,} delayed, {given.dead:,} dead")
+    for name in ("what", "tasks", "a second", "middle, ms", "slowest, ms", "over 20"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for row in bench.rows:
+        table.add_row(*row)
+    Console(width=100).print(table)
+    for failure in bench.failures:
+        print(f"TOO MUCH: {failure}")
+    return 1 if bench.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
