@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -36,6 +37,13 @@ class Tasks:
 
     def submit_one(self, type: str, payload: object = None, **options: Any) -> str:
         return self.submit(type, payload, **options)[0]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is submitted meanwhile, to a queue that exists, can be claimed in one call afterwards."""
+        self.broker.pause("default")
+        yield
+        self.broker.resume("default")
 
     def get(self, id: str) -> TaskRecord:
         record = self._inspector.get(id)
