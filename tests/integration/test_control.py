@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 import stat
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,44 @@ def test_more_clients_than_there_is_room_for_are_all_answered(tmp_path: Path, ev
         assert len(answers) == 200
         for connection in idle:
             connection.close()
+
+
+def test_without_descriptors_it_waits_a_moment_and_does_not_spin(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    server = ControlServer(path, events)
+    server.open()
+    server.serve(lambda request: answer(StandIn(), request.command, request.arguments))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b'{"v":1,"command":"ping"}\n')
+        highest = os.dup(0)
+        os.close(highest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+        try:
+            server.turn()
+            assert select.select([server], [], [], 0)[0] == []
+            due = server.next_deadline()
+            assert due is not None
+            assert due - time.monotonic() < 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.settimeout(0.02)
+        reply = b""
+        for _ in range(100):
+            server.turn()
+            with suppress(TimeoutError):
+                reply = client.recv(1000)
+                break
+        assert b'"ok":true' in reply
+    server.close()
+
+
+def test_another_version_of_the_protocol_is_refused_with_the_reason(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    with serving(path, events):
+        reply = talk(path, b'{"v":2,"command":"ping"}\n')
+    assert reply["error"]["detail"].startswith("version 2 of the protocol is not spoken here, only 1")
 
 
 def test_the_socket_is_for_its_owner_and_group(tmp_path: Path, events: Events) -> None:
