@@ -50,15 +50,15 @@ def test_a_hard_limit_ends_any_code_within_its_time(
         assert (cause["timed_out"], cause["signal"]) == (True, signal.SIGKILL)
         assert cause["peak_rss_bytes"] > 1 << 20
         assert f"in {type}" in cause["stack"]
-        (line,) = node.events("finished", id=guilty)
+        line = node.wait_event("finished", id=guilty)
         assert (line["outcome"], line["error_type"], line["queue"]) == ("dead", "TaskTimeout", "default")
         assert line["duration_ms"] >= 1_000 * LIMIT
     for task in map(node.ended, good):
         assert (task["status"], task["attempts"], task["crashes"]) == ("succeeded", 1, 0)
     assert all(times <= 2 for times in ledger.times_run().values())
-    totals = until(lambda: node.status()["totals"], 5)
+    until(lambda: node.status()["totals"]["dead"] == 1, 5, "a count")
+    totals, metrics = node.status()["totals"], node.metrics()
     assert (totals["failed"], totals["dead"], totals["crashes"]) == (1, 1, 0)
-    metrics = node.metrics()
     assert (metrics["failed_total"], metrics["dead"], metrics["crashes_total"]) == (1, 1, 0)
 
 
@@ -84,6 +84,7 @@ def test_an_attempt_that_ran_into_its_hard_limit_is_retried_by_its_policy(
 
     assert (task["status"], task["attempts"], task["crashes"]) == ("dead", 2, 0)
     assert [run.attempt for run in ledger.runs(id)] == [1, 2]
+    node.wait_event("finished", id=id, count=2)
     assert [line["outcome"] for line in node.events("finished", id=id)] == ["retrying", "dead"]
     totals = node.status()["totals"]
     assert [totals[name] for name in ("failed", "retried", "dead")] == [2, 1, 1]
