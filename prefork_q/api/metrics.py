@@ -6,7 +6,7 @@ type, queue or process comes from the node's master, and a sum over the nodes is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Any
@@ -27,7 +27,11 @@ from prefork_q.api.breaker import Breaker
 from prefork_q.api.node import Node
 from prefork_q.api.reading import Environ
 from prefork_q.errors import Unavailable
-from prefork_q.inspector import Counts, Inspector
+from prefork_q.inspector import Counts, Inspector, QueueCounts
+
+QUEUES_SHOWN = 100
+"""Queues with series of their own; the rest is one, named OTHER as with types."""
+OTHER = "other"
 
 PER_TYPE = (
     ("completed", "Attempts that succeeded, on this node."),
@@ -131,9 +135,9 @@ def of_namespace(counts: Counts) -> Iterator[Metric]:
         "How long the task that waits longest has been pending; 0 if none is.",
         labels=["queue"],
     )
-    for queue in counts.queues:
-        tasks.add_metric(["pending", queue.name], queue.pending)
-        ages.add_metric([queue.name], queue.oldest_pending_age or 0.0)
+    for name, queues in grouped(counts.queues):
+        tasks.add_metric(["pending", name], sum(queue.pending for queue in queues))
+        ages.add_metric([name], max(queue.oldest_pending_age or 0.0 for queue in queues))
     for state, number in (
         ("processing", counts.processing),
         ("delayed", counts.delayed),
@@ -147,6 +151,17 @@ def of_namespace(counts: Counts) -> Iterator[Metric]:
         "Tasks submitted to the namespace.",
         value=counts.totals.get("submitted", 0),
     )
+
+
+def grouped(queues: Sequence[QueueCounts]) -> list[tuple[str, list[QueueCounts]]]:
+    """Return the queues that get series of their own, each alone, and all others together.
+
+    Clients name queues. Those with the most submissions keep their place, whatever else is made.
+    """
+    ranked = sorted(queues, key=lambda queue: (-queue.submitted, queue.name))
+    shown = sorted(ranked[:QUEUES_SHOWN], key=lambda queue: queue.name)
+    others = ranked[QUEUES_SHOWN:]
+    return [(queue.name, [queue]) for queue in shown] + ([(OTHER, others)] if others else [])
 
 
 def of_node(node: Mapping[str, Any]) -> Iterator[Metric]:
