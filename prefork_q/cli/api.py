@@ -16,11 +16,11 @@ from prefork_q.api.create import body_limit
 from prefork_q.api.server import Limits, Server
 from prefork_q.cli.handlers import load_handlers
 from prefork_q.cli.listen import listening, name_of
+from prefork_q.cli.log import open_events
 from prefork_q.cli.options import CONNECTION, config_options, load_config
-from prefork_q.cli.run import log_format, open_log
 from prefork_q.config import Config
 from prefork_q.errors import ConfigurationError
-from prefork_q.events import Events
+from prefork_q.master.sdnotify import Notifier
 
 OPTIONS = (
     "target", *CONNECTION, "token_file", "http", "ctl_socket", "drain_timeout", "payload_limit", "retention",
@@ -48,25 +48,29 @@ def serve(config: Config) -> None:
     if not config.http:
         raise ConfigurationError("no_http is set: there is nothing to serve")
     with ExitStack() as stack:
-        sink = open_log(config.log_file)
-        stack.callback(sink.close)
-        process = {"role": "api", "pid": os.getpid()}
-        events = Events(sink, format=log_format(config, sink), level=config.log_level, process=process)
+        notifier = Notifier.take(os.environ)
+        stack.callback(notifier.close)
+        events = open_events(config, {"role": "api", "pid": os.getpid()})
+        stack.callback(events.sink.close)
         sockets = stack.enter_context(listening(config.http_addresses, os.environ, config.token_file))
         handlers = load_handlers(config).handlers if config.target else {}
         if not handlers:
             events.emit("no_handlers", level="warning", detail="no TARGET: every submission will be refused")
         application = create_app(config, handlers, events=events)
         stack.callback(application.close)
-        server = Server(application, sockets, Limits(body=body_limit(config.payload_limit)))
-        drain_on_signals(server, config.drain_timeout, stack)
-        for one in sockets:
-            events.emit("listening", http=name_of(one))
+        server = Server(
+            application, sockets, Limits(body=body_limit(config.payload_limit)), on_turn=notifier.feed
+        )
+        drain_on_signals(server, notifier, config.drain_timeout, stack)
+        names = [name_of(one) for one in sockets]
+        for name in names:
+            events.emit("listening", http=name)
+        notifier.ready(f"listening on {', '.join(names)}")
         cut = server.run()
         events.emit("stopped", requests_cut=cut or None)
 
 
-def drain_on_signals(server: Server, seconds: float, stack: ExitStack) -> None:
+def drain_on_signals(server: Server, notifier: Notifier, seconds: float, stack: ExitStack) -> None:
     """Let the server's loop drain after TERM and INT; a second one lets it end at once."""
     # A signal ends the loop's wait through this pipe: poll itself goes on after a handler.
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -76,6 +80,7 @@ def drain_on_signals(server: Server, seconds: float, stack: ExitStack) -> None:
     def hear() -> None:
         for number in os.read(reader, 256):
             if number in (signal.SIGTERM, signal.SIGINT):
+                notifier.stopping("draining")
                 server.drain(0.0 if server.is_draining else seconds)
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -22,6 +22,7 @@ from prefork_q.keys import Keys
 from prefork_q.store import OLDEST, find_server
 from prefork_q.survey import doubts, survey
 from prefork_q.template import THREAD_VARIABLES, open_sockets, other_threads
+from prefork_q.tokens import read_tokens
 
 
 class Finding(NamedTuple):
@@ -36,8 +37,12 @@ class Finding(NamedTuple):
 @click.command("check")
 @config_options(("target", *CONNECTION))
 @click.option("--acl", "is_acl", is_flag=True, help="Print the least rights that a user of Redis needs.")
+@click.option(
+    "--config-only", "is_config_only", is_flag=True,
+    help="Check the configuration and the files that it names; import no handlers, ask no server.",
+)  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def command(config: Path | None, is_acl: bool, is_json: bool, **given: Any) -> int:
+def command(config: Path | None, is_acl: bool, is_config_only: bool, is_json: bool, **given: Any) -> int:
     """Check the configuration, the handlers TARGET and the server, without starting anything.
 
     With --acl nothing is checked: a command for Redis is printed that makes a user which may do what
@@ -54,7 +59,9 @@ def command(config: Path | None, is_acl: bool, is_json: bool, **given: Any) -> i
         else:
             click.echo(line)
         return 0
-    findings = [*of_options(settings), *of_handlers(settings), *of_server(settings)]
+    findings = [*of_options(settings)]
+    if not is_config_only:
+        findings += [*of_handlers(settings), *of_server(settings)]
     failed = [finding for finding in findings if finding.state == "failed"]
     if is_json:
         checks = [{"subject": f.subject, "state": f.state, "detail": f.detail} for f in findings]
@@ -70,6 +77,13 @@ def of_options(config: Config) -> Iterator[Finding]:
     yield Finding("configuration", "ok", f"namespace {config.namespace}, state folder {config.state_dir}")
     for warning in misspelt(os.environ):
         yield Finding("configuration", "warning", warning)
+    try:
+        config.require_socket_paths()
+        effective_redis_url(config)
+        if config.token_file:
+            read_tokens(config.token_file)
+    except PreforkQError as error:
+        yield Finding("configuration", "failed", str(error), error.code)
 
 
 def of_handlers(config: Config) -> Iterator[Finding]:
@@ -98,7 +112,10 @@ def of_handlers(config: Config) -> Iterator[Finding]:
 
 def of_server(config: Config) -> Iterator[Finding]:
     """Reach the server, and look at how it treats what it is given."""
-    url = effective_redis_url(config)
+    try:
+        url = effective_redis_url(config)
+    except PreforkQError:  # told among the options
+        return
     try:
         if config.embedded and not config.store_socket.exists():
             yield Finding("server", "ok", f"embedded, not running; `run` will start {find_server()}")

@@ -18,15 +18,17 @@ from typing import Any
 import click
 
 from prefork_q.cli.listen import listening, name_of
+from prefork_q.cli.log import open_events
+from prefork_q.cli.manager import warn_of_limits
 from prefork_q.cli.options import config_options, load_config
 from prefork_q.cli.rereading import Rereading, master_settings
 from prefork_q.cli.roles import Roles
 from prefork_q.config import OPTIONS, Config, misspelt
 from prefork_q.control.server import ControlServer
-from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, Sink
 from prefork_q.folder import acquire_state_folder
 from prefork_q.master.master import Master
+from prefork_q.master.sdnotify import Notifier
 from prefork_q.master.settings import MasterSettings
 from prefork_q.options import PREFIX
 from prefork_q.store import StoreSettings, find_server
@@ -79,10 +81,13 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
     if config.reload:
         require_watchfiles()
     with ExitStack() as stack:
+        # Taken out of the environment at once: no child of this process may notify.
+        notifier = Notifier.take(os.environ)
+        stack.callback(notifier.close)
         # The master never waits for a reader of its log; its children do, for a while.
-        sink = open_log(config.log_file)
+        events = open_events(config, {})
+        sink = events.sink
         stack.callback(sink.close)
-        events = Events(sink, format=log_format(config, sink), level=config.log_level, process={})
         for warning in misspelt(os.environ):
             events.emit("option_unknown", level="warning", detail=warning)
         if config.embedded or config.state_dir in config.ctl_socket.parents:
@@ -95,27 +100,11 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         settings = master_settings(config, first_settings(config, sink))
         roles = Roles(config, settings, store, sockets, events, config_file)
         reread = Rereading(read, config, settings, store, sockets, events, config_file)
-        master = Master(settings, roles.entrypoints(), events, sockets, control, reread)
+        master = Master(settings, roles.entrypoints(), events, sockets, control, reread, notifier)
         announce(config, store, [name_of(one) for one in sockets], events)
+        if notifier.is_open:
+            warn_of_limits(config, events)
         return master.run()
-
-
-def open_log(path: Path | None) -> Sink:
-    """Return where the log goes.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
-    if path is None:
-        return Sink.stderr(patience=0.0)
-    try:
-        return Sink.file(path, patience=0.0)
-    except OSError as error:
-        raise ConfigurationError(f"log_file {str(path)!r}: {error.strerror or error}") from error
-
-
-def log_format(config: Config, sink: Sink) -> Any:
-    return config.log_format or ("text" if sink.isatty() else "json")
 
 
 def first_settings(config: Config, sink: Sink) -> MasterSettings:

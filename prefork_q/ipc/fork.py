@@ -27,6 +27,8 @@ NODE_SIGNALS: Final = (
 )  # fmt: skip
 """Signals to the master that reach its children too, through the terminal or the process group."""
 
+OOM_SCORE: Final = "/proc/self/oom_score_adj"
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -129,6 +131,7 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
     try:
         _shed_signals()
         _close_all_but(kept)
+        _shed_protection()
         random.seed()
         code = child()
     except SystemExit as exit:
@@ -153,6 +156,17 @@ def _shed_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _shed_protection() -> None:
+    """Be as likely as any other process to be ended when memory runs out, though the master is less so. To
+    give up a lower score needs no right (proc(5)); a higher one, given by somebody else, is kept."""
+    try:
+        with open(OOM_SCORE, "r+b", buffering=0) as file:
+            if int(file.read(16)) < 0:
+                file.write(b"0")
+    except (OSError, ValueError):
+        return
 
 
 def _nothing(number: int, frame: object) -> None:

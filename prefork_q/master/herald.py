@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from prefork_q.events import Events
-from prefork_q.master.sdnotify import Notifier
+from prefork_q.master.sdnotify import FEEDINGS, Notifier
 
 SENTENCE_PACE: Final = 1.0
 """Seconds between two sentences: the manager tells each one to whoever listens."""
@@ -24,8 +24,6 @@ EXTENSION: Final = 10.0
 EXTENSION_PACE: Final = 2.0
 STOP_MARGIN: Final = 3.0
 """Seconds that a stop may be late by its own plan before it is not asked for more time."""
-FEEDINGS: Final = 3
-"""Signs of life in the time that the watchdog bears: two in it, even if one is late by half as much."""
 
 
 @dataclass(frozen=True, slots=True)
