@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bench.one_key import race
 from tests.support.node import Node
 from tests.support.until import until
 
@@ -153,3 +154,17 @@ def test_a_probe_is_answered_while_every_core_is_busy(start_node: Callable[..., 
         times.append(time.monotonic() - began)
 
     assert sorted(times)[5] < 0.5
+
+
+def test_two_hundred_requests_with_one_key_over_several_processes_are_one_task(
+    start_node: Callable[..., Node],
+) -> None:
+    node = start_node(workers=1, api_processes=3)
+
+    for n in range(3):
+        statuses, ids = race(node.port, 200, f"key-{n}")
+        assert statuses == {200: 199, 202: 1}
+        (id,) = ids
+        node.ended(id)
+        assert len(node.ledger.runs(id)) == 1
+    assert node.metrics()["submitted_total"] == 3
