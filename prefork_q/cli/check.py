@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from prefork_q.acl import rule
 from prefork_q.cli.exits import EXIT_CODES, FAILED
+from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.handlers import load_handlers
 from prefork_q.cli.options import CONNECTION, config_options, load_config
-from prefork_q.cli.output import print_json, printable
+from prefork_q.cli.output import print_json
 from prefork_q.config import Config, effective_redis_url, misspelt
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
@@ -23,15 +24,6 @@ from prefork_q.store import OLDEST, find_server
 from prefork_q.survey import doubts, survey
 from prefork_q.template import THREAD_VARIABLES, open_sockets, other_threads
 from prefork_q.tokens import read_tokens
-
-
-class Finding(NamedTuple):
-    """`state` is ok, warning or failed; `code` that of the error, for the exit code."""
-
-    subject: str
-    state: str
-    detail: str
-    code: str = ""
 
 
 @click.command("check")
@@ -63,12 +55,7 @@ def command(config: Path | None, is_acl: bool, is_config_only: bool, is_json: bo
     if not is_config_only:
         findings += [*of_handlers(settings), *of_server(settings)]
     failed = [finding for finding in findings if finding.state == "failed"]
-    if is_json:
-        checks = [{"subject": f.subject, "state": f.state, "detail": f.detail} for f in findings]
-        print_json({"ok": not failed, "checks": checks})
-    else:
-        for finding in findings:
-            click.echo(f"{finding.state:<8} {finding.subject:<14} {printable(finding.detail)}")
+    tell(findings, is_json)
     return max((EXIT_CODES.get(finding.code, FAILED) for finding in failed), default=0)
 
 

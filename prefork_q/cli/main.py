@@ -16,7 +16,7 @@ import click
 from prefork_q.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, TIMED_OUT
 from prefork_q.errors import PreforkQError
 
-COMMANDS = ("run", "ctl", "task", "dead", "queue", "check", "api", "openapi")
+COMMANDS = ("run", "ctl", "task", "dead", "queue", "check", "api", "openapi", "systemd")
 """Each is the object `command` of the module of that name beside this one."""
 
 
