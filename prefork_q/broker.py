@@ -31,6 +31,9 @@ MAX_LOSSES = 10
 UNKNOWN_LIMIT = 3_600.0
 """Seconds that a task of a type that no worker knows is put back before it is dead."""
 
+STATUSES = {status.value.encode(): status for status in Status}
+"""By what the scripts call them."""
+
 MAX_CLAIM_BYTES = 1 << 20
 """Bytes of payloads in one claim; a single task may be larger."""
 
@@ -230,18 +233,18 @@ class Broker:
         if len(submissions) > MAX_BATCH:
             raise Invalid(f"{len(submissions)} tasks in one call: at most {MAX_BATCH} can be stored together")
         arguments: list[object] = []
-        for one in submissions:
+        for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
             arguments += (
-                one.id,
-                one.type,
-                one.queue,
-                one.body,
-                one.max_attempts,
-                "" if one.delay is None else milliseconds(one.delay),
-                "" if one.run_at is None else milliseconds(one.run_at),
-                "" if one.timeout is None else milliseconds(one.timeout),
-                one.idempotency_key or "",
-                one.fingerprint or "",
+                id,
+                type_,
+                queue,
+                body,
+                max_attempts,
+                "" if delay is None else milliseconds(delay),
+                "" if run_at is None else milliseconds(run_at),
+                "" if timeout is None else milliseconds(timeout),
+                key or "",
+                digest or "",
             )
         word, answers = self._call("submit", *arguments)
         if word == b"conflict":
@@ -251,15 +254,16 @@ class Broker:
                 "send that request again unchanged, or use a new key",
                 index=index,
             )
-        return [
-            Submitted(
-                answer[1].decode() if len(answer) > 1 else one.id,
-                Status(answer[0].decode()),
+        done: list[Submitted] = []
+        for one, answer in zip(submissions, answers, strict=True):
+            status, id = STATUSES[answer[0]], one[0]
+            if len(answer) > 1:
                 # Its own id: the same call again, after its answer was lost.
-                len(answer) > 1 and answer[1].decode() != one.id,
-            )
-            for one, answer in zip(submissions, answers, strict=True)
-        ]
+                first = answer[1].decode()
+                done.append(Submitted(first, status, first != id))
+            else:
+                done.append(Submitted(id, status))
+        return done
 
     # -- the worker's verbs
 
