@@ -37,8 +37,9 @@ class IdFactory:
                     self._counter = 0
             now_ms, counter = self._last_ms, self._counter
         tail = random & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-        text = f"{now_ms:012x}7{counter:03x}{tail:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031 - half the time of format()
+            now_ms >> 16, now_ms & 0xFFFF, counter, tail >> 48, tail & 0xFFFF_FFFF_FFFF,
+        )
 
     def after_fork(self) -> None:
         """Forget a lock that another thread may have held at the fork."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -49,38 +50,31 @@ def prepare(new: NewTask, *, payload_limit: int) -> Submission:
         Invalid: an option or the payload is wrong; `pointer` says which, in the API's names.
         TooLarge: the payload has more than `payload_limit` bytes of JSON.
     """
-    check_name(new.type, "type")
-    check_name(new.queue, "queue")
-    check_max_attempts(new.max_attempts)
-    check_idempotency_key(new.idempotency_key)
-    delay, run_at = seconds_of(new.delay), epoch_of(new.run_at)
-    check_due(delay, run_at)
-    timeout = seconds_of(new.timeout)
-    check_timeout(timeout)
+    type_, queue, max_attempts, key = new.type, new.queue, new.max_attempts, new.idempotency_key
+    check_name(type_, "type")
+    check_name(queue, "queue")
+    check_max_attempts(max_attempts)
+    delay = run_at = timeout = digest = None
+    if key is not None:
+        check_idempotency_key(key)
+    if new.delay is not None or new.run_at is not None:
+        delay, run_at = seconds_of(new.delay), epoch_of(new.run_at)
+        check_due(delay, run_at)
+    if new.timeout is not None:
+        timeout = seconds_of(new.timeout)
+        check_timeout(timeout)
     body = encode_payload(new.payload, payload_limit=payload_limit)
-    digest = None
-    if new.idempotency_key is not None:
+    if key is not None:
         digest = fingerprint(
-            new.type,
+            type_,
             orjson.loads(body),
-            queue=new.queue,
+            queue=queue,
             delay=delay,
             run_at=run_at,
-            max_attempts=new.max_attempts,
+            max_attempts=max_attempts,
             timeout=timeout,
         )
-    return Submission(
-        id=new_id(),
-        type=new.type,
-        body=body,
-        queue=new.queue,
-        max_attempts=new.max_attempts,
-        delay=delay,
-        run_at=run_at,
-        timeout=timeout,
-        idempotency_key=new.idempotency_key,
-        fingerprint=digest,
-    )
+    return Submission(new_id(), type_, body, queue, max_attempts, delay, run_at, timeout, key, digest)
 
 
 def encode_payload(payload: object, *, payload_limit: int) -> bytes:
@@ -95,10 +89,11 @@ def encode_payload(payload: object, *, payload_limit: int) -> bytes:
             f"payload: must be an object (a dict), not a {type(payload).__name__}", pointer="/payload"
         )
     try:
-        body = strict_json.encode(dict(payload))
+        body = strict_json.encode(payload if type(payload) is dict else dict(payload))
     except Invalid as error:
         raise Invalid(f"payload: {error.detail}", pointer=f"/payload{error.pointer}") from None
-    check_size(len(body), payload_limit)
+    if len(body) > payload_limit:
+        check_size(len(body), payload_limit)
     return body
 
 
@@ -113,8 +108,14 @@ def check_size(size: int, payload_limit: int) -> None:
 
 def check_name(name: object, option: str) -> None:
     """Raise Invalid unless `name` fits a type or queue."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not _is_name(name):
         raise Invalid(f"{option}: {NAME_RULE}", pointer=f"/{option}")
+
+
+@lru_cache(maxsize=256)
+def _is_name(name: str) -> bool:
+    # Remembered: the names of a program are few, and each submission has two.
+    return NAME.fullmatch(name) is not None
 
 
 def check_max_attempts(value: object) -> None:

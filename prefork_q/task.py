@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -19,8 +19,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_ATTEMPTS_LIMIT: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A task to be stored. `id` is made by the submitter, so that a repeated call stores it once.
 
     `body` is the payload as JSON text. At most one of `delay` (seconds from now, on Redis's
@@ -40,8 +39,7 @@ class Submission:
     fingerprint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """The answer to a submission. `id` is the first one's if an idempotency key was used before."""
 
     id: str
