@@ -175,6 +175,8 @@ class Worker:
         self._catch_signals()
         try:
             self._pool.start()
+            # The first answer to a claim makes it ready, and may bring a task that takes memory at once.
+            self._slot.baseline_bytes = resident_bytes()
             self._turn_until_told()
             self._end()
         except Exception as error:
@@ -292,7 +294,6 @@ class Worker:
             self._end_time = min(kept, END_SHARE * max(0.0, seconds))
 
     def _say_ready(self) -> None:
-        self._slot.baseline_bytes = resident_bytes()
         if self._deadline is None:
             self._slot.state = "ready"
         try:
