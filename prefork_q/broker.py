@@ -117,6 +117,14 @@ class Reminded:
     pending: int
 
 
+class Unleased(NamedTuple):
+    """A task that was called processing and had no lease, and the worker that had claimed it."""
+
+    id: str
+    type: str
+    worker: str
+
+
 @dataclass(frozen=True, slots=True)
 class Promoted:
     """`next_due` is in seconds from now, None if nothing waits."""
@@ -391,6 +399,17 @@ class Broker:
             pending += int(waiting)
             if cursor == b"0":
                 return Reminded(found, pending)
+
+    def audit(self, *, lease: float, start: int = 0, limit: int = 500) -> tuple[int, list[Unleased]]:
+        """Give a lease to tasks that are called processing and have none, among what was claimed last.
+
+        Returns where to go on (0: that was all) and what was found.
+        """
+        next_start, found = self._call("audit", milliseconds(lease), start, limit)
+        return next_start, [
+            Unleased(id.decode(), type_.decode("utf-8", "replace"), worker.decode("utf-8", "replace"))
+            for id, type_, worker in found
+        ]
 
     def trim(self, *, dead_limit: int, dead_retention: float, limit: int = 500) -> int:
         """Delete the oldest dead tasks beyond a number or an age. Returns how many."""

@@ -47,6 +47,8 @@ TABLE: tuple[Key, ...] = (
         "submit, fail, release, hand_back", "never"),
     Key("claim:<worker>", "string", "the last claiming call of a worker: `<seq> <token> <id>...`, or `gone`",
         "claim, commit, hand_back", "four leases after the last call"),
+    Key("claims", "zset", "worker -> when it last took tasks, ms", "claim, commit, hand_back, audit",
+        "never; workers without a claim are dropped"),
     Key("token", "string", "the last fencing token", "claim, commit", "never"),
     Key("totals", "hash", "counters since the namespace began", "the script that makes the outcome", "never"),
     Key("rate:<second>", "hash", "completed and failed in one second of Redis's clock",

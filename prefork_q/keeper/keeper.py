@@ -23,6 +23,7 @@ from prefork_q.ipc.channel import Channel, ChannelClosed
 from prefork_q.ipc.messages import Acknowledged, DeathNotice, Drain, Message, Ready, RedisState
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
+from prefork_q.keeper.auditor import Auditor
 from prefork_q.keeper.handback import Returner
 from prefork_q.keeper.mover import Bell, Mover
 from prefork_q.keeper.pruner import Pruner
@@ -117,6 +118,7 @@ class Keeper:
                 Mover(broker, slot),
                 self._bell,
                 Reaper(broker, events, slot, lease=lease),
+                Auditor(broker, events, lease=lease),
                 Reminder(broker, slot),
                 Registrar(board, broker, events, node=settings.node, facts=facts),
                 Pruner(

@@ -70,6 +70,7 @@ if record and record ~= "gone" then
   for i = 3, #words do give_back(words[i], words[2], "held", "", "") end
 end
 redis.call("SET", CLAIM .. worker, "gone", "PX", text(4 * lease_ms))
+redis.call("ZREM", CLAIMS, worker)
 write_sets()
 write_counts()
 return answer

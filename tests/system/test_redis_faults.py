@@ -380,3 +380,20 @@ def test_what_is_spoilt_in_one_queue_harms_no_other_task(
     assert len(node.events("dropped")) >= 3
     assert node.pids()["worker"] == workers
     assert state.pending("spoilt") == state.pending("sound") == []
+
+
+def test_a_task_that_lost_its_lease_with_its_node_is_found_and_run(
+    start_node: StartNode, own_server: Server, keys: Keys, ledger: Ledger, state: State
+) -> None:
+    doomed = start_node(url=own_server.url, workers=1, lease="5s", no_http=True)
+    with Client(own_server.url, keys.namespace) as client:
+        id = client.submit("die", {"number": 0, "times": 1, "after": 60}).id  # signal 0 does nothing
+        until(lambda: ledger.starts(id), 10, "a start")
+        doomed.kill("all")
+        own_server.client().zrem(keys("processing"), id)
+
+        start_node(url=own_server.url, workers=1, lease="5s", no_http=True)
+
+        assert client.wait(id, timeout=30) == "survived"
+    assert len(ledger.runs(id)) == 2
+    state.assert_sums()

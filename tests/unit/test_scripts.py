@@ -201,7 +201,7 @@ COMMANDS = {
     "DEL", "EXISTS", "EXPIRE", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HMGET", "HSCAN",
     "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAME", "RPUSH", "SADD", "SET",
     "SETNX", "SISMEMBER", "SREM", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
-    "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE",
+    "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE", "ZSCORE",
 }  # fmt: skip
 """All in Redis 6.2 and before. None walks a whole key space or set, takes from the middle of a list,
 blocks, or counts before a task has left its set; hashes that are read whole are as small as the number of

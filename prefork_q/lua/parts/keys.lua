@@ -6,4 +6,5 @@ local TOTALS, RECENT, CORRUPT = root .. "totals", root .. "recent", root .. "cor
 local GHOSTS, PAUSED, QUEUES = root .. "ghosts", root .. "paused", root .. "queues"
 local TASK, BODY, IDEM = root .. "task:", root .. "body:", root .. "idem:"
 local PENDING, WAKE, MOVER = root .. "pending:", root .. "wake:", root .. "mover"
-local CLAIM, TOKEN, REAPER = root .. "claim:", root .. "token", root .. "reaper"
+local CLAIM, CLAIMS = root .. "claim:", root .. "claims"
+local TOKEN, REAPER = root .. "token", root .. "reaper"

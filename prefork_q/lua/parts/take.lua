@@ -139,6 +139,7 @@ local function take(at, forget_at)
       leases[2 * n - 1], leases[2 * n] = expiry, ids[n]
     end
     redis.call("ZADD", PROCESSING, unpack(leases))
+    redis.call("ZADD", CLAIMS, now, worker)
   end
   redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
     "PX", text(4 * lease_ms))
