@@ -30,7 +30,7 @@ class Child:
     master killed it. `farewell`: what it said of its failure. `cause`: why it is gone, once it is.
 
     Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord;
-    `is_charged`: the master killed it, and for what runs in it; `is_deaf`: it was killed as one.
+    `is_charged`: the master killed it, and for what runs in it; `killed_as`: the word for it in the metrics.
     """
 
     place: Place
@@ -52,7 +52,7 @@ class Child:
     stacks: StackFile | None = None
     retires_for: str | None = None
     is_charged: bool = False
-    is_deaf: bool = False
+    killed_as: str = "killed"
     cause: str | None = None
 
     @property

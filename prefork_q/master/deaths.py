@@ -67,10 +67,8 @@ def cause_of(child: Child, exit: Exit, post_mortem: PostMortem = NOTHING) -> str
 
 def label_of(child: Child, exit: Exit) -> str:
     """Return the bounded word for the metric of restarts."""
-    if child.is_deaf:
-        return "deaf"
     if child.killed_for is not None:
-        return "killed"
+        return child.killed_as
     if not child.is_ready:
         return "birth"
     if exit.signal is not None:

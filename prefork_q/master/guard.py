@@ -107,7 +107,7 @@ class Guard:
             if passed:
                 self._verdicts[child] = passed
                 ids = ", ".join(verdict.id for verdict in passed)
-                self._kill_when_asked(child, f"hard time limit of task {ids}", now)
+                self._kill_when_asked(child, "timeout", f"hard time limit of task {ids}", now)
             elif child.is_ready:
                 self._judge_memory(child, slot, running, now)
                 self._judge_beat(child, slot, running, now)
@@ -119,7 +119,7 @@ class Guard:
         # One that has done nothing yet is no better the next time.
         if running or slot.counter(stats.COMPLETED) or slot.counter(stats.FAILED):
             reason = f"grew by {grown >> 20} MiB, max_rss is {format_size(limit)}"
-            child.is_charged = self._kill_when_asked(child, reason, now)
+            child.is_charged = self._kill_when_asked(child, "memory", reason, now)
 
     def _judge_beat(self, child: Child, slot: WorkerSlot, running: list[Running], now: float) -> None:
         if child.stopping:
@@ -132,16 +132,17 @@ class Guard:
         if how == "deaf":
             silent = now - max(slot.last_beat, self._judged_since)
             reason = f"deaf: its fetch loop has not turned for {silent:.0f} s"
-            child.is_deaf = self._kill_when_asked(child, reason, now)
+            self._kill_when_asked(child, "deaf", reason, now)
 
     def _ask(self, child: Child, now: float) -> None:
         if not self._inquiries.is_fresh(child, now, FRESH):
             self._inquiries.ask(child, now)
 
-    def _kill_when_asked(self, child: Child, reason: str, now: float) -> bool:
+    def _kill_when_asked(self, child: Child, word: str, reason: str, now: float) -> bool:
         self._ask(child, now)
         if self._inquiries.is_open(child):
             return False
+        child.killed_as = word
         self._kill(child, reason)
         return True
 

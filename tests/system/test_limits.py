@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,44 @@ def test_the_slot_is_back_within_a_second(start_node: StartNode) -> None:
     assert id in dead["cause"]
     assert moment(ready["ts"]) - moment(dead["ts"]) <= 1.0 + SLACK
     assert node.task(node.ended(node.submit("return", {"value": 1}))["id"])["result"] == 1
+
+
+def test_a_handler_that_blocks_all_signals_and_holds_the_interpreter_does_not_escape(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    target = tmp_path / "escape.py"
+    target.write_text(
+        "import ctypes, signal\n"
+        "from prefork_q import App\n"
+        "app = App()\n"
+        "@app.task('escape', max_attempts=1, timeout=1)\n"
+        "def escape() -> None:\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+        "    while True:\n"
+        "        try:\n"
+        "            ctypes.PyDLL(None).usleep(10_000_000)\n"
+        "        except BaseException:\n"
+        "            pass\n"
+    )
+    node = start_node(workers=1, target=f"{target}:app", grace=f"{GRACE}s")
+
+    task = node.ended(node.submit("escape"))
+
+    assert ran_for(task) <= LIMIT + GRACE + SLACK
+    assert "in escape" in task["error"]["cause"]["stack"]
+    metrics = node.http("GET", "/metrics").body.decode()
+    assert 'prefork_q_worker_restarts_total{cause="timeout"} 1' in metrics
+
+
+def test_a_crash_leaves_its_stack_in_the_error(start_node: StartNode) -> None:
+    node = start_node(workers=1, max_crashes=0)
+
+    cause = node.ended(node.submit("segfault"))["error"]["cause"]
+
+    assert (cause["signal"], cause["timed_out"]) == (signal.SIGSEGV, False)
+    assert "in segfault" in cause["stack"]
+    assert "processor.py" not in cause["stack"]
+    assert cause["peak_rss_bytes"] > 1 << 20
 
 
 def test_an_attempt_that_ran_into_its_hard_limit_is_retried_by_its_policy(

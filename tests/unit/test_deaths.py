@@ -8,11 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from prefork_q.ipc.channel import Channel
-from prefork_q.ipc.messages import Claim, DeathNotice, Failed
+from prefork_q.ipc.messages import Claim, DeathNotice, Failed, TimedOut
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.master.children import WORKER, Child, Place
-from prefork_q.master.deaths import MAX_EMPTY_NOTICES, Exit, Notices, cause_of, label_of, notice_of
+from prefork_q.master.deaths import (
+    MAX_EMPTY_NOTICES,
+    Exit,
+    Notices,
+    PostMortem,
+    cause_of,
+    label_of,
+    notice_of,
+)
 
 A, B, C = (f"01987654-3210-7abc-8def-00000000000{n}" for n in "abc")
 KILLED = Exit(None, signal.SIGKILL)
@@ -121,3 +129,36 @@ def test_only_notices_without_claims_are_ever_forgotten() -> None:
         notices.add(DeathNotice(f"node.1.{number}", 1, "exited 1", exit_code=1))
     assert len(notices) == MAX_EMPTY_NOTICES + 1
     assert notices.open()[0].incarnation == "node.0.0"
+
+
+def test_a_task_over_its_time_limit_is_no_neighbour(child: Child, slot: WorkerSlot) -> None:
+    child.killed_for = "hard time limit"
+    late = TimedOut(A, 5, 2.5, None, "in spin")
+
+    notice = notice_of(child, KILLED, slot.snapshot(), PostMortem(timed_out=(late,)), 4.0)
+
+    assert (notice.timed_out, notice.running, notice.drained) == ((late,), (), True)
+    assert notice.held == (Claim(B, 6), Claim(C, 7))
+    assert notice.ran == {A: 3.0}
+    notices = Notices()
+    notices.add(notice)
+    assert Claim(A, 5) in notices.unreturned()
+
+
+def test_who_was_killed_for_what_ran_in_it_is_charged(child: Child, slot: WorkerSlot) -> None:
+    child.killed_for, child.killed_as, child.is_charged = "grew by 800 MiB", "memory", True
+    notice = notice_of(child, KILLED, slot.snapshot())
+    assert (notice.drained, notice.running) == (False, (Claim(A, 5),))
+    assert label_of(child, KILLED) == "memory"
+
+
+def test_a_recycled_worker_says_why_it_left(child: Child) -> None:
+    child.retires_for = "1,000 tasks"
+    left = Exit(0, None)
+    assert (cause_of(child, left), label_of(child, left)) == ("recycled: 1,000 tasks", "recycled")
+    assert cause_of(child, KILLED) == "killed by signal 9 (SIGKILL)"
+
+
+def test_the_kernel_is_named_if_it_was_out_of_memory(child: Child) -> None:
+    cause = cause_of(child, KILLED, PostMortem(oom_killed=True))
+    assert cause == "killed by signal 9 (SIGKILL): the kernel was out of memory"
