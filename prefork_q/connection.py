@@ -15,6 +15,7 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import hiredis
@@ -93,6 +94,31 @@ class _Client(redis.Redis):
             connection.disconnect()
             raise
         finally:
+            self._idle.append(connection)
+
+    def in_turn(self, commands: Iterable[Sequence[Any]]) -> Iterator[Any]:
+        """Carry out scripts one after the other; each is made and sent while the server is at the one before.
+
+        Yields their answers in order, and raises the library's errors: what then was sent and not
+        answered may have been done.
+        """
+        connection = self._take()
+        under_way = 0
+        try:
+            for command in commands:
+                connection.send_packed_command((_pack(tuple(command)),), check_health=False)
+                under_way += 1
+                if under_way == 2:
+                    answer = connection.read_response(disable_decoding=True)
+                    under_way = 1
+                    yield answer
+            if under_way:
+                answer = connection.read_response(disable_decoding=True)
+                under_way = 0
+                yield answer
+        finally:
+            if under_way:
+                connection.disconnect()
             self._idle.append(connection)
 
     def _take(self) -> Any:
