@@ -134,6 +134,9 @@ def main() -> None:
             for name, value in asdict(tally).items():
                 print(f"{name:12} {value}")
             print(f"{'seconds':12} {time.monotonic() - began:.0f}")
+        except AssertionError:
+            print(node.status(), node.log_end(), sep="\n")
+            raise
         finally:
             node.close()
 
