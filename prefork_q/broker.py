@@ -7,7 +7,8 @@ spelling of arguments and answers below: `ClaimRequest`, `Settlement`, `Lease`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -240,21 +241,7 @@ class Broker:
         """
         if len(submissions) > MAX_BATCH:
             raise Invalid(f"{len(submissions)} tasks in one call: at most {MAX_BATCH} can be stored together")
-        arguments: list[object] = []
-        for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
-            arguments += (
-                id,
-                type_,
-                queue,
-                body,
-                max_attempts,
-                "" if delay is None else milliseconds(delay),
-                "" if run_at is None else milliseconds(run_at),
-                "" if timeout is None else milliseconds(timeout),
-                key or "",
-                digest or "",
-            )
-        word, answers = self._call("submit", *arguments)
+        word, answers = self._call("submit", *_submit_arguments(submissions))
         if word == b"conflict":
             index = answers - 1
             raise IdempotencyConflict(
@@ -262,16 +249,27 @@ class Broker:
                 "send that request again unchanged, or use a new key",
                 index=index,
             )
-        done: list[Submitted] = []
-        for one, answer in zip(submissions, answers, strict=True):
-            status, id = STATUSES[answer[0]], one[0]
-            if len(answer) > 1:
-                # Its own id: the same call again, after its answer was lost.
-                first = answer[1].decode()
-                done.append(Submitted(first, status, first != id))
-            else:
-                done.append(Submitted(id, status))
-        return done
+        return _submitted(submissions, answers)
+
+    def submit_in_turn(self, batches: Iterable[Sequence[Submission]]) -> Iterator[list[Submitted]]:
+        """Store batches of tasks as `submit` does, each made ready while Redis stores the one before.
+
+        For tasks without idempotency keys, of which no batch can be refused for what it says. The
+        client is one of `connect`. A batch whose answer did not come may have been stored: submit
+        it again.
+        """
+        script, sent = scripts()["submit"], deque[Sequence[Submission]]()
+
+        def commands() -> Iterator[tuple[object, ...]]:
+            for batch in batches:
+                sent.append(batch)
+                yield script.by_sha(self._root, *_submit_arguments(batch))
+
+        try:
+            for _, answers in self._redis.in_turn(commands()):
+                yield _submitted(sent.popleft(), answers)
+        except (RedisError, OSError) as error:
+            raise as_unavailable(error) from error
 
     # -- the worker's verbs
 
@@ -510,6 +508,38 @@ class Broker:
 
 def _batches(entries: Sequence[T]) -> list[Sequence[T]]:
     return [entries[start : start + MAX_BATCH] for start in range(0, len(entries), MAX_BATCH)]
+
+
+def _submit_arguments(submissions: Iterable[Submission]) -> list[object]:
+    arguments: list[object] = []
+    for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
+        arguments += (
+            id,
+            type_,
+            queue,
+            body,
+            max_attempts,
+            "" if delay is None else milliseconds(delay),
+            "" if run_at is None else milliseconds(run_at),
+            "" if timeout is None else milliseconds(timeout),
+            key or "",
+            digest or "",
+        )
+    return arguments
+
+
+def _submitted(
+    submissions: Sequence[Submission], answers: Sequence[bytes | Sequence[bytes]]
+) -> list[Submitted]:
+    done: list[Submitted] = []
+    for one, answer in zip(submissions, answers, strict=True):
+        if isinstance(answer, bytes):
+            done.append(Submitted(one[0], STATUSES[answer]))
+        else:
+            first = answer[1].decode()
+            # Its own id: the same call again, after its answer was lost.
+            done.append(Submitted(first, STATUSES[answer[0]], first != one[0]))
+    return done
 
 
 def _id(id: str | bytes) -> bytes:

@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV     ten a task: id, type, queue, body, max_attempts, delay_ms, run_at_ms, timeout_ms,
 --          idempotency key, fingerprint; "" stands for not given
--- returns  {ok, answers}: an answer is {status} or, for a request seen before, {status, id};
+-- returns  {ok, answers}: an answer is the status or, for a request seen before, {status, id};
 --          or {conflict, n}: entry n (from 1) has a key that was used for another request
 -- uses     keys clock counters lists delays
 
@@ -65,7 +65,7 @@ for at = 1, #ARGV, PER_TASK do
       list[#list + 1] = id
     end
     fresh = fresh + 1
-    answers[#answers + 1] = { status }
+    answers[#answers + 1] = status
   end
 end
 

@@ -50,7 +50,7 @@ def comparable(state: State) -> dict[str, object]:
     """What is stored, without times, tokens and what is told to workers and keepers."""
     found: dict[str, object] = {}
     for name, (value, has_ttl) in state.snapshot().items():
-        if name.startswith(("wake:", "claim:", "mover", "token", "rate:", "body:")):
+        if name.startswith(("wake:", "claim", "mover", "token", "rate:", "body:")):
             continue
         if name == "totals":
             value.pop("failed", None)
