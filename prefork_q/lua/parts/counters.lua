@@ -11,9 +11,11 @@ local function write_counts()
     redis.call("HINCRBY", TOTALS, name, n)
   end
   if counts.completed or counts.failed then
-    local rate = root .. "rate:" .. clock[1]
-    if counts.completed then redis.call("HINCRBY", rate, "completed", counts.completed) end
-    if counts.failed then redis.call("HINCRBY", rate, "failed", counts.failed) end
-    redis.call("EXPIRE", rate, 90)
+    local rate, is_new = root .. "rate:" .. clock[1], false
+    for _, name in ipairs({ "completed", "failed" }) do
+      local n = counts[name]
+      if n then is_new = redis.call("HINCRBY", rate, name, n) == n or is_new end
+    end
+    if is_new then redis.call("EXPIRE", rate, "90") end
   end
 end

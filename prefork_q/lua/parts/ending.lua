@@ -1,7 +1,8 @@
 -- ending: the functions by which a task reaches its next status, each written once. Their callers have
 -- checked that the task may go there, and call write_sets at their end.
 
-local RECENT_LIMIT = 10000
+-- The last 10,000 are kept. (Numbers that never change are texts here: Redis formats each anew.)
+local BEYOND_RECENT = "-10001"
 
 local leaving, ended, died, delayed, put_back, put_on = {}, {}, {}, {}, {}, {}
 
@@ -81,7 +82,7 @@ local function write_sets()
   if #leaving > 0 then redis.call("ZREM", PROCESSING, unpack(leaving)) end
   if #ended > 0 then
     redis.call("ZADD", RECENT, unpack(ended))
-    redis.call("ZREMRANGEBYRANK", RECENT, 0, -RECENT_LIMIT - 1)
+    redis.call("ZREMRANGEBYRANK", RECENT, "0", BEYOND_RECENT)
   end
   if #died > 0 then redis.call("ZADD", DEAD, unpack(died)) end
   if #delayed > 0 then delay(delayed) end

@@ -4,7 +4,7 @@
 local function is_paused(queue) return redis.pcall("SISMEMBER", PAUSED, queue) == 1 end
 
 local function wake(queue)
-  if redis.pcall("LLEN", WAKE .. queue) == 0 then redis.call("LPUSH", WAKE .. queue, 1) end
+  if redis.pcall("LLEN", WAKE .. queue) == 0 then redis.call("LPUSH", WAKE .. queue, "1") end
 end
 
 local function wake_unless_paused(queue)

@@ -79,7 +79,7 @@ local function take(at, forget_at)
     local pending = PENDING .. queue
     while not is_full and not closed[queue] and scanned < SCAN_LIMIT do
       local want = math.min(limit - #tasks, SCAN_LIMIT - scanned)
-      local peeked = redis.pcall("LRANGE", pending, -want, -1)
+      local peeked = redis.pcall("LRANGE", pending, -want, "-1")
       if peeked.err then
         set_aside(queue)
         dropped[#dropped + 1] = { queue, "its pending list was not a list; it was set aside" }
@@ -131,7 +131,7 @@ local function take(at, forget_at)
         popped = popped + 1
         if is_full then break end
       end
-      if popped > 0 then redis.call("LTRIM", pending, 0, -popped - 1) end
+      if popped > 0 then redis.call("LTRIM", pending, "0", -popped - 1) end
       scanned = scanned + popped
       if #peeked < want then break end
     end
