@@ -1,12 +1,13 @@
 """The benchmark: the project beside its peers and the limit, in one run on one server of its own.
 
     bin/bench [--quick] [--only NAME…] [--peers NAME…] [--server redis|valkey] [--rounds N]
-              [--backlog 10000000] [--json FILE] [--report FOLDER]
+              [--minutes N] [--backlog 10000000] [--json FILE] [--report FOLDER]
 
 What is measured is chosen with --only: submission, drain, pickup, cpu, memory, idle, backlog, recovery,
 start, limit. --peers takes names of libraries, `best` (one setting each), `all` or `none`. The rounds of all
 contenders are interleaved, so that what else the machine does hits all alike. Figures are medians with the
 lowest and highest of the rounds. --quick makes everything tiny: for trying the harness, not for figures.
+--minutes bounds the run: what is left then is not measured, and the report says of what it has fewer rounds.
 
 With --report it writes benchmarks.md and its pictures there; --from FILE makes the report anew from the
 figures of an earlier run.
@@ -29,9 +30,7 @@ from tests.bench import environments, limit, measures, product, report
 from tests.bench.contenders import CONTENDERS, PROJECT, Contender, chosen
 from tests.bench.stand import Stand
 
-WHAT = ("limit", "submission", "drain", "pickup", "cpu", "memory", "idle", "backlog", "recovery", "start")
-FAST = 9_000
-"""Tasks in a drain from which on a contender is fast: it is given fewer with --quick."""
+WHAT = ("limit", "drain", "submission", "pickup", "cpu", "recovery", "start", "memory", "backlog", "idle")
 
 
 class Run:
@@ -43,6 +42,9 @@ class Run:
         self.contenders = contenders
         self.found: dict[str, Any] = {}
         self.failed: list[str] = []
+        self.late: set[str] = set()
+        self.deadline = None if options.minutes is None else time.monotonic() + options.minutes * 60
+        self._given_up: set[tuple[str, str]] = set()
 
     def rounds(self, what: str, names: list[str], measure: Callable[[str], dict[str, float]], n: int) -> None:
         """Measure each of `names` in turn, `n` times over."""
@@ -52,6 +54,9 @@ class Run:
                 if (what, name) in self._given_up:
                     continue
                 began = time.monotonic()
+                if self.deadline is not None and began > self.deadline:
+                    self.late.add(what)
+                    continue
                 try:
                     one = measure(name)
                 except (RuntimeError, OSError, AssertionError) as error:
@@ -63,8 +68,6 @@ class Run:
                 shown = " ".join(f"{key}={value:,.6g}" for key, value in one.items())
                 say(f"{what} · {name} · {number + 1}/{n} ({time.monotonic() - began:.1f} s): {shown}")
         self.found[what] = {name: measures.figures(rounds) for name, rounds in seen.items()}
-
-    _given_up: set[tuple[str, str]] = set()  # noqa: RUF012
 
     def everything(self) -> None:
         for what in self.options.only:
@@ -230,6 +233,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=["all"], metavar="NAME")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--server", choices=("redis", "valkey"), default="redis")
     parser.add_argument("--backlog", type=int, nargs="+", default=[])
     parser.add_argument("--json", type=Path)
@@ -269,6 +273,7 @@ def main() -> None:
                 "versions": {one.library: environments.versions(one.library) for one in contenders},
                 "settings": {one.name: [one.setting, one.described()] for one in contenders},
                 "found": run.found,
+                "late": sorted(run.late),
                 "failed": run.failed,
             }
             if options.json is not None:

@@ -133,15 +133,20 @@ def idle(stand: Stand, contender: Contender, seconds: float) -> dict[str, float]
         time.sleep(3)
         began, work = time.monotonic(), workers.cpu()
         calls, cpu, trips = read_calls(stand.redis), read_cpu(stand.redis), read_trips(stand.redis)
+        blocked = read_calls(stand.redis, "blpop")
         time.sleep(seconds)
         spent = time.monotonic() - began
-        # Two INFOs of ours lie between.
-        return {
-            "trips": (read_trips(stand.redis) - trips - 1) / spent,
-            "commands": (read_calls(stand.redis) - calls - 3) / spent,
+        # INFOs of ours lie between.
+        found = {
+            "trips": (read_trips(stand.redis) - trips - 2) / spent,
+            "commands": (read_calls(stand.redis) - calls - 4) / spent,
             "worker_cpu": (workers.cpu() - work) / spent,
             "redis_cpu": (read_cpu(stand.redis) - cpu) / spent,
         }
+        if contender.is_project:
+            # All that an idle worker sends; the rest is the keeper's, whatever the number of workers.
+            found["a_worker"] = (read_calls(stand.redis, "blpop") - blocked) / spent / 2
+        return found
 
 
 def memory(

@@ -267,9 +267,12 @@ def read_trips(redis: Any) -> int:
     return int(redis.info("stats")["total_reads_processed"])
 
 
-def read_calls(redis: Any) -> int:
-    """Return how many commands were carried out, those inside of scripts too."""
-    return int(sum(one["calls"] for one in redis.info("commandstats").values()))
+def read_calls(redis: Any, command: str | None = None) -> int:
+    """Return how many commands were carried out, or how often that one; those inside of scripts too."""
+    stats = redis.info("commandstats")
+    if command is not None:
+        return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+    return int(sum(one["calls"] for one in stats.values()))
 
 
 def wait_for_port(port: int, timeout: float) -> bool:
