@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -124,19 +126,31 @@ class Client:
 
         They are sent in calls of up to 500, each of which stores all of its tasks or none. When a
         later call fails, the earlier ones are stored: with idempotency keys, submit all again.
+        Without such keys the next call is made while Redis is at the one before.
 
         Raises:
             Invalid, TooLarge: as for `submit`, nothing was stored.
             IdempotencyConflict: as for `submit`; its `index` is the place in `tasks`.
         """
         prepared = [prepare(new, payload_limit=self._payload_limit) for new in tasks]
+        chunks = deque(_chunks(prepared))
+        # With idempotency keys each waits for the one before: after a conflict nothing more is sent.
+        is_free = not any(one.idempotency_key for one in prepared)
+        broker = self._here().broker
         done: list[Task] = []
-        for chunk in _chunks(prepared):
+        while chunks:
             try:
-                answers = self._repeated(lambda chunk=chunk: self._here().broker.submit(chunk))  # type: ignore[misc]
+                answers = self._repeated(lambda: broker.submit(chunks[0]))
             except IdempotencyConflict as error:
                 raise IdempotencyConflict(error.detail, index=len(done) + error.index) from None
+            chunks.popleft()
             done += [Task(self, answer) for answer in answers]
+            if chunks and is_free:
+                # What is not answered goes again, alone and with the patience that that has.
+                with suppress(Unavailable):
+                    for answers in broker.submit_in_turn(tuple(chunks)):
+                        chunks.popleft()
+                        done += [Task(self, answer) for answer in answers]
         return done
 
     def get(self, id: str) -> TaskRecord:

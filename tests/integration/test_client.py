@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -34,6 +34,7 @@ from prefork_q.ids import new_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from prefork_q.states import Status
+from prefork_q.task import Submission
 from prefork_q.waiting import LOOK_AGAIN
 from tests.support.server import Server, free_port
 from tests.support.until import until
@@ -228,6 +229,40 @@ class TestSubmitMany:
 
     def test_none_is_no_call(self, client: Client, hand: Hand) -> None:
         assert client.submit_many([]) == []
+
+    def test_many_are_stored_once_and_in_order_though_the_connection_is_lost_between_them(
+        self, client: Client, hand: Hand
+    ) -> None:
+        broker = client._here().broker
+        in_turn = broker.submit_in_turn
+
+        def cut(batches: Iterable[Sequence[Submission]]) -> Iterator[Sequence[Submission]]:
+            for number, batch in enumerate(batches):
+                yield batch
+                if number == 1:
+                    hand.redis.client_kill_filter(_type="normal", skipme=True)
+
+        broker.submit_in_turn = lambda batches: in_turn(cut(batches))  # type: ignore[method-assign]
+        tasks = client.submit_many(NewTask("work", {"n": n}) for n in range(3_000))
+
+        assert [client.get(tasks[n].id).payload["n"] for n in (0, 999, 2_999)] == [0, 999, 2_999]
+        assert hand.inspector.counts().pending == len({task.id for task in tasks}) == 3_000
+
+    def test_many_are_stored_though_the_server_forgets_the_script_between_them(
+        self, client: Client, hand: Hand
+    ) -> None:
+        broker = client._here().broker
+        in_turn = broker.submit_in_turn
+
+        def forgetting(batches: Iterable[Sequence[Submission]]) -> Iterator[Sequence[Submission]]:
+            for batch in batches:
+                hand.redis.script_flush()
+                yield batch
+
+        broker.submit_in_turn = lambda batches: in_turn(forgetting(batches))  # type: ignore[method-assign]
+        tasks = client.submit_many(NewTask("work", {"n": n}) for n in range(2_000))
+
+        assert hand.inspector.counts().pending == len({task.id for task in tasks}) == 2_000
 
     def test_a_conflict_names_its_place(self, client: Client) -> None:
         client.submit("work", {"a": 1}, idempotency_key="k")
