@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from prefork_q.api.answers import Answer, Route, json_answer
 from prefork_q.api.endings import Endings
+from prefork_q.api.gathering import Gathering
 from prefork_q.api.listing import answer_page
 from prefork_q.api.problems import Flaw, Problem
 from prefork_q.api.queues import NO_BODY
@@ -40,6 +41,7 @@ class Tasks:
         self._inspector = inspector
         self._endings = endings
         self._reader = reader
+        self._gathering = Gathering(self._submit)
         self._single_limit = single_limit
         self._batch_limit = batch_limit
 
@@ -56,7 +58,10 @@ class Tasks:
         key = read_key(environ)
         document = read_json(environ, self._single_limit)
         submission = self._reader.single(document, key)
-        (submitted,) = self._submit([submission])
+        if submission.idempotency_key is None:
+            submitted = self._gathering.submit(submission)
+        else:
+            (submitted,) = self._submit([submission])
         headers = [("Location", f"/tasks/{submitted.id}")]
         if submitted.is_replayed:
             headers.append(("Idempotency-Replayed", "true"))

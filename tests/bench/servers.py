@@ -1,15 +1,15 @@
 """Which WSGI server for the API: POST /tasks through one api process on one core, Redis included.
 
     .venv/bin/pip install cheroot gunicorn granian
-    .venv/bin/python -m tests.bench.servers [--seconds 3] [--rounds 3] [--clients 32] [--only waitress,granian]
+    .venv/bin/python -m tests.bench.servers [--seconds 3] [--rounds 3] [--clients 32] [--only NAME,...]
 
 Every round starts each server in turn, so that what else the machine does hits all alike. The api has the
 first core, the load and Redis the rest. Printed are the medians of the rounds with the lowest and highest:
 requests a second, µs of processor time that the api process spent on one, and the slowest 1 % in ms.
 
-`wrapped` is the server of the product; `shared` is it with submissions that arrive together in one script
-call; `waitress` is the library alone, without our framing checks and time limits. `healthz` measures a
-request that does nothing, which is what the server itself costs.
+`wrapped` is the server of the product; `alone` is it without the sharing of script calls (api/gathering.py),
+which all others have; `waitress` is the library alone, without our framing checks and time limits. `healthz`
+measures a request that does nothing, which is what the server itself costs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from prefork_q.api.create import body_limit
 from prefork_q.api.server import Limits, Server
 from prefork_q.config import Config, load
 from prefork_q.connection import connect
+from prefork_q.task import Submission, Submitted
 from tests.bench.scripts import running_server
+from tests.integration.test_api_wire import MALFORMED, SMUGGLED
+from tests.support.api import statuses_in
 from tests.support.node import HANDLERS
 from tests.support.server import dies_with_its_parent, free_port
 from tests.support.until import until
@@ -80,19 +83,13 @@ def serve_wrapped(port: int) -> None:
     server.run()
 
 
-def serve_shared(port: int) -> None:
-    from prefork_q.api import tasks
+def serve_alone(port: int) -> None:
     from prefork_q.api.gathering import Gathering
-    orig = tasks.Tasks._submit
-    gath = {}
-    def sub(self, submissions):
-        if len(submissions) == 1:
-            g = gath.get(id(self))
-            if g is None:
-                g = gath.setdefault(id(self), Gathering(lambda subs: orig(self, subs)))
-            return [g.submit(submissions[0])]
-        return orig(self, submissions)
-    tasks.Tasks._submit = sub
+
+    def submit(self: Gathering, submission: Submission) -> Submitted:
+        return self._submit([submission])[0]
+
+    Gathering.submit = submit  # type: ignore[method-assign]
     serve_wrapped(port)
 
 
@@ -136,7 +133,7 @@ def serve_granian(port: int) -> None:
 
 SERVERS: dict[str, Callable[[int], None]] = {
     "wrapped": serve_wrapped,
-    "shared": serve_shared,
+    "alone": serve_alone,
     "waitress": serve_waitress,
     "cheroot": serve_cheroot,
     "gunicorn": serve_gunicorn,
@@ -149,10 +146,14 @@ def running(name: str, url: str, core: int) -> Iterator[tuple[int, psutil.Proces
     """Run a server on one core; yield its port and its process."""
     port = free_port()
     program = subprocess.Popen(
-        [*dies_with_its_parent("KILL"), sys.executable, "-m", "tests.bench.servers", "--serve", name, str(port)],
+        [
+            *dies_with_its_parent("KILL"), sys.executable, "-m", "tests.bench.servers",
+            "--serve", name, str(port),
+        ],
         env=os.environ | {"BENCH_URL": url},
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (no other thread runs here)
-    )
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
     try:
         until(lambda: answers(port), 20, f"an answer of {name}")
         yield port, psutil.Process(program.pid)
@@ -174,7 +175,9 @@ def answers(port: int) -> bool:
 # -- the load
 
 
-def measure(port: int, process: psutil.Process, request: bytes, status: bytes, clients: int, seconds: float) -> Measure:
+def measure(
+    port: int, process: psutil.Process, request: bytes, status: bytes, clients: int, seconds: float
+) -> Measure:
     """Let so many clients send the request again and again, each as soon as it was answered."""
     poller, connections, begun = select.epoll(), {}, {}
 
@@ -234,14 +237,62 @@ def cpu(process: psutil.Process) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in family)
 
 
+# -- what the API needs of a server, beside speed
+
+
+def refused(port: int) -> tuple[int, int]:
+    """Return how many of the malformed requests get one refusal and a closed connection, and of how many."""
+    good = 0
+    for _, request in MALFORMED.values():
+        statuses, is_closed = exchange(port, request + SMUGGLED)
+        good += len(statuses) == 1 and 400 <= statuses[0] < 600 and is_closed
+    return good, len(MALFORMED)
+
+
+def exchange(port: int, request: bytes) -> tuple[list[int], bool]:
+    """Send bytes; return the statuses of the answers, and whether the connection was closed then."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=1.5) as connection:
+        try:
+            connection.sendall(request)
+            while data := connection.recv(65_536):
+                answer += data
+        except TimeoutError:
+            return statuses_in(answer), False
+        except OSError:
+            pass
+    return statuses_in(answer), True
+
+
+def beside_slow_clients(port: int) -> float:
+    """Return the seconds until a probe is answered while 40 others have sent half a request; 10 at most."""
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    try:
+        for one in slow:
+            one.sendall(SUBMIT[:-10])
+        time.sleep(0.5)
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(SUBMIT)
+            try:
+                connection.recv(4096)
+            except TimeoutError:
+                return 10.0
+        return time.monotonic() - began
+    finally:
+        for one in slow:
+            one.close()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--binary", default=shutil.which("redis-server"))
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--only", default=",".join(SERVERS))
+    parser.add_argument("--needs", action="store_true", help="look at framing and slow clients, not at speed")
     options = parser.parse_args()
     if options.serve:
         SERVERS[options.serve[0]](int(options.serve[1]))
@@ -249,6 +300,15 @@ def main() -> None:
     first, *others = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, others or {first})
     names = options.only.split(",")
+    if options.needs:
+        with running_server(options.binary) as url:
+            for name in names:
+                with running(name, url, first) as (port, _):
+                    good, of = refused(port)
+                    seconds = beside_slow_clients(port)
+                    print(f"{name:10}{good} of {of} malformed requests refused;", end=" ")
+                    print(f"a request beside 40 halves: {seconds:.2f} s")
+        return
     found: dict[tuple[str, str], list[Measure]] = {}
     with running_server(options.binary) as url:
         for _ in range(options.rounds):

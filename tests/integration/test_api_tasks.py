@@ -294,6 +294,48 @@ def test_every_flaw_of_a_payload_is_told(api: Api) -> None:
     assert {flaw["pointer"] for flaw in errors} == {"/payload/a", "/payload/b", "/payload/c"}
 
 
+@pytest.mark.parametrize(
+    "type",
+    [
+        "application/json", "Application/JSON", "application/json; charset=utf-8",
+        'application/json;charset="UTF-8"', "application/vnd.shop+json", "",
+    ],
+)  # fmt: skip
+def test_a_body_that_says_it_is_json_or_nothing_is_read(api: Api, type: str) -> None:
+    assert api.http("POST", "/tasks", {"type": "plain"}, headers={"Content-Type": type}).status == 202
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
+        "application/xml", "text/json", "application/jsonp", "application/json; charset=latin-1",
+        "application/json, text/plain", "json", "application/json;", "application/octet-stream",
+    ],
+)  # fmt: skip
+def test_a_body_of_another_type_is_refused(api: Api, inspector: Inspector, type: str) -> None:
+    for path, body in (("/tasks", {"type": "plain"}), ("/tasks/batch", {"tasks": [{"type": "plain"}]})):
+        reply = api.http("POST", path, body, headers={"Content-Type": type})
+        assert reply.status == 415
+        assert problem(reply)["type"] == "urn:prefork-q:problem:unsupported-media-type"
+        assert reply.headers["accept-post"] == "application/json"
+    assert inspector.counts().totals.get("submitted", 0) == 0
+    # Where no body is needed and none comes, the type says nothing.
+    assert api.http("POST", f"/tasks/{ID}/cancel", headers={"Content-Type": type}).status == 404
+
+
+def test_submissions_at_once_share_calls_and_all_get_their_own(api: Api, redis_client: redis.Redis) -> None:
+    redis_client.config_resetstat()
+    with ThreadPoolExecutor(30) as pool:
+        replies = list(pool.map(lambda n: submit(api, payload={"value": n}), range(300)))
+
+    assert {reply.status for reply in replies} == {202}
+    for n, reply in enumerate(replies[::10]):
+        assert api.http("GET", f"/tasks/{reply.json['id']}").json["payload"] == {"value": n * 10}
+    calls = redis_client.info("commandstats")
+    assert calls["cmdstat_evalsha"]["calls"] < 300
+
+
 def test_a_compressed_body_is_refused(api: Api) -> None:
     reply = api.http("POST", "/tasks", b"{}", headers={"Content-Encoding": "gzip"})
     assert (reply.status, problem(reply)["status"]) == (415, 415)
@@ -577,7 +619,7 @@ def test_a_wait_for_what_has_ended_is_none(api: Api, broker: Broker) -> None:
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("wait", ["-1", "x", "NaN", "inf", "1e3", "", "1,5", "%2b1"])
+@pytest.mark.parametrize("wait", ["-1", "x", "NaN", "inf", "1e", "", "1,5", "%2b1", "9" * 401])
 def test_a_wrong_wait_is_refused(api: Api, wait: str) -> None:
     reply = api.http("GET", f"/tasks/{ID}?wait={wait}")
     assert reply.status == 422
@@ -774,7 +816,7 @@ def test_a_wrong_method_is_405_with_what_is_possible(api: Api, method: str, path
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/task", "/tasks/", "/tasks/x/y/z", "/openapi.json", "/dashboard", "/..", "/%2e%2e", "/metrics/"],
+    ["/", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dashboard", "/..", "/%2e%2e", "/metrics/"],
 )
 def test_an_unknown_path_is_404(api: Api, path: str) -> None:
     reply = api.http("GET", path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from prefork_q.api.problems import KINDS
 from prefork_q.control.commands import COMMANDS
 from prefork_q.keys import TABLE
 from prefork_q.master.signals import SIGNALS
@@ -46,6 +47,10 @@ def tables() -> dict[str, str]:
                 )
                 for command in COMMANDS.values()
             ],
+        ),
+        "problems": _table(
+            ("kind", "status", "title"),
+            [(f"`{word}`", str(kind.status), kind.title) for word, kind in KINDS.items()],
         ),
         "signals": _table(("signal to the master", "does"), list(SIGNALS)),
     }

@@ -15,7 +15,7 @@ from tests.support.design import DESIGN, read_table, tables
 TEXT = DESIGN.read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", ["transitions", "keys", "scripts", "commands", "signals"])
+@pytest.mark.parametrize("name", ["transitions", "keys", "scripts", "commands", "signals", "problems"])
 def test_a_checked_table_is_as_the_code_has_it(name: str) -> None:
     assert read_table(TEXT, name) == tables()[name], "run: python -m tests.support.design"
 
