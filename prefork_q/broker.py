@@ -191,6 +191,25 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1_000)
 
 
+def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
+    """Return the arguments of `submit`."""
+    arguments: list[object] = []
+    for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
+        arguments += (
+            id,
+            type_,
+            queue,
+            body,
+            max_attempts,
+            "" if delay is None else milliseconds(delay),
+            "" if run_at is None else milliseconds(run_at),
+            "" if timeout is None else milliseconds(timeout),
+            key or "",
+            digest or "",
+        )
+    return arguments
+
+
 def commit_arguments(
     settlements: Iterable[Settlement], request: ClaimRequest, limits: Limits
 ) -> list[object]:
@@ -241,7 +260,7 @@ class Broker:
         """
         if len(submissions) > MAX_BATCH:
             raise Invalid(f"{len(submissions)} tasks in one call: at most {MAX_BATCH} can be stored together")
-        word, answers = self._call("submit", *_submit_arguments(submissions))
+        word, answers = self._call("submit", *submit_arguments(submissions))
         if word == b"conflict":
             index = answers - 1
             raise IdempotencyConflict(
@@ -263,7 +282,7 @@ class Broker:
         def commands() -> Iterator[tuple[object, ...]]:
             for batch in batches:
                 sent.append(batch)
-                yield script.by_sha(self._root, *_submit_arguments(batch))
+                yield script.by_sha(self._root, *submit_arguments(batch))
 
         try:
             for _, answers in self._redis.in_turn(commands()):
@@ -508,24 +527,6 @@ class Broker:
 
 def _batches(entries: Sequence[T]) -> list[Sequence[T]]:
     return [entries[start : start + MAX_BATCH] for start in range(0, len(entries), MAX_BATCH)]
-
-
-def _submit_arguments(submissions: Iterable[Submission]) -> list[object]:
-    arguments: list[object] = []
-    for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
-        arguments += (
-            id,
-            type_,
-            queue,
-            body,
-            max_attempts,
-            "" if delay is None else milliseconds(delay),
-            "" if run_at is None else milliseconds(run_at),
-            "" if timeout is None else milliseconds(timeout),
-            key or "",
-            digest or "",
-        )
-    return arguments
 
 
 def _submitted(

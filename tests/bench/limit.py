@@ -16,11 +16,19 @@ from typing import Any
 import orjson
 import redis as library
 
-from prefork_q.broker import ClaimRequest, Limits, Settlement, commit_arguments, parse_claimed
+from prefork_q.broker import (
+    ClaimRequest,
+    Limits,
+    Settlement,
+    commit_arguments,
+    parse_claimed,
+    submit_arguments,
+)
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
 from prefork_q.scripts import scripts
+from prefork_q.task import Submission
 from tests.bench.stand import Stand, read_cpu
 
 CLAIM = """
@@ -132,10 +140,7 @@ def script_loop(stand: Stand, batch: int, processes: int, tasks: int) -> dict[st
 
 
 def _submit_arguments(n: int) -> list[object]:
-    flat: list[object] = []
-    for _ in range(n):
-        flat += (new_id(), "noop", "default", BODY, 3, "", "", "", "", "")
-    return flat
+    return submit_arguments(Submission(new_id(), "noop", BODY) for _ in range(n))
 
 
 def fill_bare(stand: Stand, tasks: int) -> None:
