@@ -46,9 +46,10 @@ def submission(stand: Stand, contender: Contender, *, one: int, bulk: int) -> di
     if "cpu" in answer:
         found["client_us"] = answer["cpu"] * 1e6 / answer["n"]
     stand.clean()
-    before = stand.redis.info("memory")["used_memory"]
+    before, cpu = stand.redis.info("memory")["used_memory"], read_cpu(stand.redis)
     answer = stand.drive(contender, "fill", "noop", str(bulk), "bulk")
     found["bulk"] = answer["n"] / answer["seconds"]
+    found["redis_us"] = (read_cpu(stand.redis) - cpu) * 1e6 / bulk
     time.sleep(0.1)
     found["bytes"] = (stand.redis.info("memory")["used_memory"] - before) / bulk
     return found
