@@ -49,8 +49,9 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of it. `runs`, `returned` and `crashed` are the ledger's; `longest_s` is how long at most it
-    took until both workers were ready again."""
+    """What came of it. `runs`, `returned` and `crashed` are the ledger's, `completed`, `dead` and
+    `crashes_in_all` Redis's, the other crashes the master's; `longest_s` is how long at most it took until
+    both workers were ready again."""
 
     kills: int
     submitted: int
@@ -59,7 +60,9 @@ class Tally:
     runs: int
     returned: int
     completed: int
+    dead: int
     crashes: int
+    crashes_in_all: int
     restarts: int
     crashed: int
     overlaps: int
@@ -85,7 +88,7 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
     assert submitted.errors == [], submitted.errors[:3]
     all_ready(node)
     assert first is not None
-    status, runs = node.status(), node.ledger.runs()
+    status, numbers, runs = node.status(), node.metrics(), node.ledger.runs()
     cut_short = [run for run in runs if run.ended_at is None]
     return Tally(
         kills=WARM_UP + kills,
@@ -94,7 +97,9 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
         last=Footprint.of(node.pid),
         runs=len(runs),
         returned=len({run.id for run in runs if run.outcome == "returned"}),
-        completed=node.metrics()["completed_total"],
+        completed=numbers["completed_total"],
+        dead=numbers["dead"],
+        crashes_in_all=numbers["crashes_total"],
         crashes=status["totals"]["crashes"],
         restarts=sum(worker["restarts"] for worker in status["workers"]),
         crashed=len(cut_short),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.ledger import Ledger
 from tests.support.load import load
-from tests.support.node import Node
+from tests.support.node import PROGRAM, Node
 from tests.support.server import Server
 from tests.support.until import until
 from tests.system.test_running import all_ended
@@ -147,6 +150,9 @@ def test_a_quiet_node_finishes_what_runs_and_begins_nothing(start_node: StartNod
     # One that is born meanwhile gets ready, and claims nothing either.
     node.kill("worker:0")
     until(lambda: node.status()["workers"][0]["state"] == "ready", 10, "a new worker")
+    # So do those of a new generation.
+    assert node.cli("ctl", "reload", "--wait").returncode == 0
+    assert node.status()["state"] == "quiet"
     assert not set(waiting) & ledger.times_run().keys()
     assert node.metrics()["pending"] == 20
 
@@ -209,6 +215,35 @@ def test_scale_and_restart_by_command(start_node: StartNode, ledger: Ledger) -> 
     shown = node.cli("ctl", "top")
     assert shown.returncode == 0
     assert "completed per minute" in shown.stdout
+
+
+def test_top_is_live_on_a_terminal(node: Node) -> None:
+    terminal, its = pty.openpty()
+    top = subprocess.Popen(
+        [PROGRAM, "ctl", "--socket", str(node.ctl_socket), "top", "--interval", "200ms"],
+        stdin=its, stdout=its, stderr=its,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "30"},
+    )  # fmt: skip
+    shown = b""
+
+    def has_shown(text: bytes) -> bool:
+        nonlocal shown
+        while select.select([terminal], [], [], 0)[0]:
+            shown += os.read(terminal, 65_536)
+        return text in shown
+
+    try:
+        until(lambda: has_shown(b"running"), 15, "the node")
+        node.submit("sleep", {"seconds": 5})
+        until(lambda: has_shown(b"sleep"), 15, "the task")
+        top.send_signal(signal.SIGINT)
+        assert top.wait(15) == 0
+        until(lambda: has_shown(b"\x1b[?1049l"), 5, "the terminal as it was")
+    finally:
+        top.kill()
+        top.wait()
+        os.close(terminal)
+        os.close(its)
 
 
 def test_every_question_is_answered_in_time_whatever_hangs(start_node: StartNode, own_server: Server) -> None:
