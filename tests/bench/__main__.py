@@ -30,7 +30,8 @@ from tests.bench import environments, limit, measures, product, report
 from tests.bench.contenders import CONTENDERS, PROJECT, Contender, chosen
 from tests.bench.stand import Stand
 
-WHAT = ("limit", "drain", "submission", "pickup", "cpu", "recovery", "start", "memory", "backlog", "idle")
+WHAT = ("limit", "drain", "submission", "pickup", "recovery", "start", "memory", "backlog", "cpu", "idle")
+FOUR_THREADS = "prefork-q, 4 threads"
 
 
 class Run:
@@ -110,7 +111,7 @@ class Run:
 
         self.rounds(
             "submission",
-            ["bare EVALSHA", *self.names(lambda one: one.name != "prefork-q, 4 threads")],
+            ["bare EVALSHA", *self.one_a_library()],
             measure,
             self.options.rounds,
         )
@@ -124,19 +125,19 @@ class Run:
         self.rounds("drain", self.names(), measure, self.options.rounds)
 
     def pickup(self) -> None:
-        n = 20 if self.options.quick else 200
+        n = 20 if self.options.quick else 150
         self.rounds(
             "pickup",
-            self.names(lambda one: not one.is_node and one.name != "prefork-q, 4 threads"),
+            self.one_a_library(is_node=False),
             lambda name: measures.pickup(self.stand, self.by_name(name), n),
             self.options.rounds,
         )
 
     def cpu(self) -> None:
-        n = 40 if self.options.quick else 300
+        n = 40 if self.options.quick else 200
         self.rounds(
             "cpu",
-            self.names(lambda one: not one.is_node),
+            [*self.one_a_library(is_node=False), *self.names(lambda one: one.name == FOUR_THREADS)],
             lambda name: measures.cpu_bound(self.stand, self.by_name(name), n),
             self.options.rounds,
         )
@@ -146,7 +147,7 @@ class Run:
         forking = [
             one.name
             for one in self.contenders
-            if one.name in (PROJECT, "Huey, processes", "Celery", "Dramatiq", "Dramatiq, prefetch 512")
+            if one.name in (PROJECT, "Huey, processes", "Celery", "Celery, lean")
         ]
         self.rounds(
             "memory",
@@ -164,8 +165,8 @@ class Run:
     def idle(self) -> None:
         self.rounds(
             "idle",
-            self.names(lambda one: not one.is_node and one.name != "prefork-q, 4 threads"),
-            lambda name: measures.idle(self.stand, self.by_name(name), 4 if self.options.quick else 20),
+            self.one_a_library(is_node=False),
+            lambda name: measures.idle(self.stand, self.by_name(name), 4 if self.options.quick else 15),
             1,
         )
 
@@ -193,6 +194,15 @@ class Run:
         )
 
     # --
+
+    def one_a_library(self, *, is_node: bool = True) -> list[str]:
+        """Return the best setting of each library: submission and pickup are alike in all of them."""
+        found: dict[str, Contender] = {}
+        for one in self.contenders:
+            known = found.get(one.library)
+            if known is None or (one.is_best and not known.is_best):
+                found[one.library] = one
+        return [one.name for one in found.values() if is_node or not one.is_node]
 
     def names(self, wanted: Callable[[Contender], bool] = lambda one: True) -> list[str]:
         return [one.name for one in self.contenders if wanted(one)]

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="the benchmark starts redis-server from PATH")
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="it starts redis-server from PATH")
 def test_a_quick_run_measures_the_project_and_the_limit(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "--quick", "--peers", "none"]
     done = subprocess.run(
