@@ -17,7 +17,8 @@ from waitress.task import ErrorTask, WSGITask
 from prefork_q.api.framing import StrictParser
 
 LINGER = 1.0
-"""Seconds of a drain in which a request that has begun to arrive may still arrive whole."""
+"""Seconds of a drain in which a request that has begun to arrive may still arrive whole, and the first one of
+a new connection may still begin: its client has just been let in, and would be sent away without a word."""
 
 PARTING = 3.0
 """Seconds for which the rest of a refused request is read and thrown away. Closed at once, a connection
@@ -91,6 +92,8 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     error_task_class = Refused
     begun: float | None = None
     """When the first byte of a request came that has not arrived whole yet (monotonic)."""
+    is_new = True
+    """Whether nothing has come yet."""
     close_when_flushed: bool
     is_refused = False
     parts_at: float | None = None
@@ -98,6 +101,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     def received(self, data: bytes) -> bool:
         taken: bool = super().received(data)
+        self.is_new = False
         if self.request is None:
             self.begun = None
         elif self.begun is None:
@@ -162,5 +166,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         # In this order: a thread takes its request off the list after its answer is in the buffer.
         if self.requests or self.total_outbufs_len:
             return False
+        if self.is_new:
+            return bool(time.time() - self.creation_time > LINGER)
         is_waiting = self.begun is not None and self.parts_at is None
         return not is_waiting or time.monotonic() - (self.begun or 0.0) > LINGER

@@ -181,8 +181,10 @@ def _failed(subject: str, detail: str) -> Finding:
 
 
 def _difference(there: str, wanted: str) -> str:
-    """Return the first line that differs."""
-    for line in difflib.unified_diff(there.splitlines(), wanted.splitlines(), n=0, lineterm=""):
-        if line[:1] in "+-" and not line.startswith(("+++", "---")):
-            return ("it has " if line[0] == "-" else "it lacks ") + line[1:].strip()
+    """Return the first place where they differ."""
+    before, after = there.splitlines(), wanted.splitlines()
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            has, lacks = " ".join(before[i1:i2]).strip(), " ".join(after[j1:j2]).strip()
+            return ", ".join([*([f"it has {has}"] if has else []), *([f"it lacks {lacks}"] if lacks else [])])
     return "the end of its last line"

@@ -17,6 +17,10 @@ from prefork_q.master.stop import HAND_BACK, StopPlan
 KEEPER_IDLE_END = 1.0
 """Seconds that the keeper has when nothing is known that it would have to give back."""
 
+API_PATIENCE = 0.5
+"""Seconds for which a connection that is kept open may have one more request: where its socket outlives the
+service no client need see the restart."""
+
 
 class Stopping:
     """One stop of one node; `hurry` shortens it."""
@@ -76,7 +80,8 @@ class Stopping:
     def _ask(self, child: Child, seconds: float) -> None:
         child.stopping = True
         self._family.deadlines.drop(child.incarnation)
-        self._family.tell(child, Drain(seconds))
+        patience = min(API_PATIENCE, seconds / 4) if child.role == API else 0.0
+        self._family.tell(child, Drain(seconds, patience))
         # Who is not ready may be busy with an import and not read yet; it holds nothing.
         if (not child.is_ready and child.role != API) or child.role == WATCHER:
             self._family.send_signal(child, signal.SIGTERM)

@@ -152,6 +152,26 @@ def test_patience_has_an_end(api: Api) -> None:
     assert api.exit_code(5) == 0
 
 
+def test_a_client_that_has_just_been_let_in_is_answered_in_a_drain(api: Api) -> None:
+    with api.connect() as fresh:
+        # Behind it in the queue: when this one is answered, the other has been accepted.
+        assert api.http("GET", "/healthz").status == 200
+        api.tell("drain 10")
+        until(lambda: is_refused(api), 5, "the end of accepting")
+        fresh.sendall(GET)
+        assert fresh.recv(65_536).startswith(b"HTTP/1.1 200")
+    assert api.exit_code() == 0
+
+
+def test_a_client_that_says_nothing_does_not_hold_up_a_drain(api: Api) -> None:
+    with api.connect() as silent:
+        began = time.monotonic()
+        api.tell("drain 30")
+        assert api.exit_code() == 0
+        assert time.monotonic() - began < 4
+        assert silent.recv(1) == b""
+
+
 def test_a_request_that_never_arrives_whole_does_not_hold_up_a_drain(api: Api) -> None:
     with api.connect() as connection:
         connection.sendall(b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")

@@ -46,7 +46,7 @@ def look() -> dict[str, Any]:
         "environment": sorted(os.environ),
         "no_new_privileges": int(fields["NoNewPrivs"]),
         "capabilities": fields["CapBnd"].strip(),
-        "writable": [path for path in ("/etc", "/usr", "/opt/prefork-q", "/home") if os.access(path, os.W_OK)],
+        "writable": [path for path in ("/etc", "/usr", "/opt/prefork-q") if os.access(path, os.W_OK)],
         "program": subprocess.run(["true"], check=False).returncode,
     }
 '''

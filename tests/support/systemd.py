@@ -20,8 +20,9 @@ import tempfile
 import time
 import tomllib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.images import LABEL
@@ -41,7 +42,7 @@ systemctl mask systemd-udevd.service apt-daily.timer apt-daily-upgrade.timer dpk
     e2scrub_all.timer fstrim.timer >/dev/null 2>&1
 rm -rf /var/cache/apt/archives/*.deb /usr/share/doc /usr/share/man /usr/share/locale
 """
-"""What makes a container of a plain system; runs in its root."""
+"""Makes a container of a plain system."""
 
 INSTALL = """
 set -e
@@ -50,7 +51,8 @@ python3 -m venv /opt/prefork-q
 /opt/prefork-q/bin/prefork-q --version
 """
 
-BOOT = 'CMD ["/lib/systemd/systemd"]'
+BOOT = 'CMD ["/bin/sh", "-c", "mount --make-rshared / && exec /lib/systemd/systemd"]'
+"""Shared, as the mounts of a machine are: systemd passes credentials to services through one."""
 
 RUN_OPTIONS = (
     "--network", "none", "--cap-add", "SYS_ADMIN", "--cap-add", "NET_ADMIN",
@@ -110,17 +112,43 @@ def system_image(*, may_take_minutes: bool = False) -> str:
         NoSystemd: it is not there, or cannot be made.
     """
     require_engine()
-    recipe = hashlib.sha256("\n".join((RELEASE, *PACKAGES, PREPARE)).encode()).hexdigest()[:12]
-    name = f"prefork-q-test-systemd:{RELEASE}-{recipe}"
+    debian = _digest(RELEASE, *PACKAGES)
+    name = f"prefork-q-test-systemd:{debian}-{_digest(PREPARE, BOOT)}"
     with alone("systemd"):
-        if docker("image", "inspect", name, check=False).returncode:
-            archive = cache() / f"{RELEASE}-{recipe}.tar"
+        if not _has(name):
+            archive = cache() / f"{RELEASE}-{debian}.tar"
             if not archive.exists():
                 if not may_take_minutes:
                     raise NoSystemd("no image of a system yet: `python -m tests.support.systemd` makes it")
                 _bootstrap(archive)
-            docker("import", "--change", BOOT, str(archive), name, timeout=300)
+            plain = f"prefork-q-test-debian:{debian}"
+            if not _has(plain):
+                docker("import", str(archive), plain, timeout=300)
+            _make(name, plain, PREPARE)
     return name
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _has(image: str) -> bool:
+    return docker("image", "inspect", image, check=False).returncode == 0
+
+
+def _make(name: str, base: str, script: str, folders: Mapping[Path, str] = MappingProxyType({})) -> None:
+    """Make an image of another one: with what is in some folders, and what a script does there as root."""
+    maker = f"prefork-q-test-maker-{uuid.uuid4().hex[:8]}"
+    docker("create", "--network", "none", "--name", maker, base, "bash", "-c", script)
+    try:
+        for folder, place in folders.items():
+            docker("cp", f"{folder}/.", f"{maker}:{place}")
+        done = docker("start", "--attach", maker, timeout=180, check=False)
+        if done.returncode:
+            raise NoSystemd(f"image {name} cannot be made: {done.stderr}{done.stdout}")
+        docker("commit", "--change", BOOT, maker, name, timeout=120)
+    finally:
+        docker("rm", "--force", maker, check=False)
 
 
 def _bootstrap(archive: Path) -> None:
@@ -135,7 +163,6 @@ def _bootstrap(archive: Path) -> None:
         )  # fmt: skip
         if done.returncode:
             raise NoSystemd(f"debootstrap fails: {done.stdout[-500:]} {done.stderr[-500:]}")
-        subprocess.run(["chroot", str(root), "bash", "-c", PREPARE], check=True, timeout=60)
         part = archive.with_suffix(".part")
         subprocess.run(["tar", "-C", str(root), "-cf", str(part), "."], check=True, timeout=300)
         part.rename(archive)
@@ -149,8 +176,7 @@ def wheelhouse() -> Path:
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = (*project["dependencies"], *MARKERS_OF_CONTAINER)
-    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
-    dependencies = cache() / f"wheels-{digest}"
+    dependencies = cache() / f"wheels-{_digest(*wanted)}"
     with alone("wheels"):
         if not dependencies.exists():
             part = dependencies.with_suffix(".part")
@@ -199,22 +225,13 @@ def installed_image() -> str:
     Raises:
         NoSystemd: it cannot be made.
     """
-    plain, wheels = system_image(), wheelhouse()
-    name = f"prefork-q-test-installed:{wheels.name.removeprefix('wheelhouse-')}-{plain[-12:]}"
+    base, wheels = system_image(), wheelhouse()
+    name = f"prefork-q-test-installed:{_digest(base, wheels.name, INSTALL)}"
     with alone("installed"):
-        if docker("image", "inspect", name, check=False).returncode:
+        if not _has(name):
             for old in docker("images", "-q", "prefork-q-test-installed").stdout.split():
                 docker("rmi", "--force", old, check=False)  # one that is still used stays
-            maker = f"prefork-q-test-maker-{uuid.uuid4().hex[:8]}"
-            docker("create", "--network", "none", "--name", maker, plain, "bash", "-c", INSTALL)
-            try:
-                docker("cp", f"{wheels}/.", f"{maker}:/wheelhouse")
-                done = docker("start", "--attach", maker, timeout=180, check=False)
-                if done.returncode:
-                    raise NoSystemd(f"the wheel cannot be installed: {done.stderr}{done.stdout}")
-                docker("commit", "--change", BOOT, maker, name, timeout=120)
-            finally:
-                docker("rm", "--force", maker, check=False)
+            _make(name, base, INSTALL, {wheels: "/wheelhouse"})
     return name
 
 
@@ -281,7 +298,9 @@ class System:
 
     def http(self, method: str, path: str, body: object = None) -> Any:
         """Ask the API; return the answer's JSON."""
-        data = "" if body is None else f"--data '{json.dumps(body)}'"
+        data = (
+            "" if body is None else f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'"
+        )
         text = self.sh(
             f"curl --silent --show-error --fail-with-body --max-time 20 -X {method} {data} http://127.0.0.1:8420{path}"
         )

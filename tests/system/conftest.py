@@ -13,7 +13,7 @@ from tests.support.systemd import NoSystemd, System, installed_image, system_ima
 
 
 def run_of(config: pytest.Config, image: Callable[[], str]) -> Iterator[System]:
-    """Run a container; where none can be had the test is skipped, or fails if it is said that one is there."""
+    """Run a container. Where none can be had the test is skipped, or fails if one is said to be there."""
     try:
         system = System(image(), config.stash[RUN])
     except NoSystemd as reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 
@@ -13,11 +14,18 @@ from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(300)
 
+
+def busyness() -> float:
+    """How many times longer things may take since others work on this machine too."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 SENTENCE = re.compile(r"2/2 workers, [\d,]+ tasks/s, [\d,]+ pending")
 
 
 def test_it_starts_works_and_comes_back_after_a_reboot(service: Service) -> None:
-    assert service.start() < 10
+    # It takes two or three on a machine of its own; other work is not the service's fault.
+    assert service.start() < 10 * busyness()
 
     until(lambda: SENTENCE.fullmatch(service.sentence), 10, "the sentence", every=0.2)
     assert SENTENCE.search(service.sh("systemctl status prefork-q --no-pager"))

@@ -20,11 +20,10 @@ def test_secrets_come_as_credentials(service: Service) -> None:
     try:
         service.start()
         url = "http://127.0.0.1:8420/tasks"
+        ask = f"curl -s -o /dev/null -w '%{{http_code}}' -H 'Content-Type: application/json' {url}"
         body = '{"type": "nap", "payload": {"seconds": 0.01}}'
-        refused = service.sh(f"curl -s -o /dev/null -w '%{{http_code}}' {url} -d '{body}'")
-        accepted = service.sh(
-            f"curl -s -o /dev/null -w '%{{http_code}}' -H 'Authorization: Bearer {TOKEN}' {url} -d '{body}'"
-        )
+        refused = service.sh(f"{ask} -d '{body}'")
+        accepted = service.sh(f"{ask} -d '{body}' -H 'Authorization: Bearer {TOKEN}'")
         assert (refused, accepted) == ("401", "202")
         seen = service.sh(
             "journalctl -u prefork-q --no-pager -o verbose; ps -eo args; systemctl show prefork-q"
