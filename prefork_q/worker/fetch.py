@@ -452,4 +452,5 @@ class FetchLoop:
         if now >= self._threads_checked_at + THREADS_CHECK:
             self._threads_checked_at = now
             for outcome in self.pool.replace_dead():
+                self._events.emit("processor_lost", level="error", id=outcome.held.lease.id.decode())
                 self._outbox.append(outcome)

@@ -145,6 +145,8 @@ class Processor:
             return
         self._deliver(self._failed(held, error, 0.0) if held.is_started else Outcome(held, "released"))
         self._hand.clear()
+        # The first delivery may have been hit before it could wake the loop.
+        self._wake_by(0.0)
 
     def _attempt(self, held: Held) -> Outcome:
         lease, route = held.lease, held.route

@@ -33,7 +33,7 @@ from prefork_q.broker import Limits
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import ChannelClosed
-from prefork_q.ipc.fork import INTERNAL_ERROR, NODE_SIGNALS
+from prefork_q.ipc.fork import INTERNAL_ERROR
 from prefork_q.ipc.messages import Drain, Dumped, DumpStacks, Failed, Quiet, Ready, Resume, Retiring
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.keys import Keys
@@ -41,6 +41,7 @@ from prefork_q.outage import Outage
 from prefork_q.worker.bell import Bell
 from prefork_q.worker.failure import message_of, type_name
 from prefork_q.worker.fetch import FetchLoop, FetchSettings
+from prefork_q.worker.forks import ForkGuard
 from prefork_q.worker.held import Held
 from prefork_q.worker.hooks import StopHooks
 from prefork_q.worker.lines import CommandLine, WakeLine
@@ -118,8 +119,7 @@ class Worker:
         """Seconds before the deadline at which handlers are not waited for any more."""
         self._catch_signals()
         self._loop, self._pool = self._assemble()
-        self._is_child = False
-        os.register_at_fork(after_in_child=self._forget_everything)
+        ForkGuard(self._forget).install()
 
     def _assemble(self) -> tuple[FetchLoop, Pool]:
         settings, slot, keys = self._settings, self._slot, Keys(self._settings.namespace)
@@ -329,16 +329,8 @@ class Worker:
     def _on_term(self, number: int, frame: object) -> None:
         self._is_terminated = True
 
-    def _forget_everything(self) -> None:
-        """In a handler's own child: it is no worker, and must not touch what is the worker's."""
-        if self._is_child:
-            # A child's child: the numbers of the closed descriptors may be its own by now.
-            return
-        self._is_child = True
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, *NODE_SIGNALS):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def _forget(self) -> None:
+        """Close what is the worker's, in a handler's own child."""
         self._loop.forget_descriptors()
         self._channel.close()
         self._stacks.forget()

@@ -74,7 +74,7 @@ def test_what_waits_behind_a_long_task_is_given_back_soon(
 
     tasks.wait(*others, status="pending")
 
-    assert 0.15 < time.monotonic() - claimed_at < 0.5
+    assert 0.15 < time.monotonic() - claimed_at < 1.2
     assert tasks.status(first) is Status.PROCESSING
     # They do not come back as long as it runs.
     released = tasks.total("released")
@@ -139,8 +139,8 @@ def test_a_suspect_that_waits_for_a_long_task_is_given_back_for_others(
     tasks.wait(suspect, *after, timeout=2.0)
 
     assert tasks.status(long) is Status.PROCESSING
-    assert other.outcomes(suspect) == ["succeeded"]
-    assert busy.outcomes(suspect) == ["released"]
+    assert until(lambda: other.outcomes(suspect)) == ["succeeded"]
+    assert until(lambda: busy.outcomes(suspect)) == ["released"]
     tasks.wait(long)
     later = tasks.submit("return", n=20)
     tasks.wait(*later)

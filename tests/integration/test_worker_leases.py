@@ -48,7 +48,7 @@ def test_a_commit_on_a_lost_lease_is_refused_and_counted(
     assert worker.said("commit_refused")[0]["id"] == slow
     tasks.broker.complete(lease.id, lease.token, b'"the other"')
     assert tasks.get(slow).result == "the other"
-    assert worker.counters()["completed"] == 1
+    until(lambda: worker.counters()["completed"] == 1)
     assert until(lambda: worker.holds() == [])
 
 

@@ -97,7 +97,8 @@ def test_a_second_order_can_only_shorten_the_drain(start_worker: StartWorker, ta
 
 def test_an_order_to_be_gone_at_once_is_kept(start_worker: StartWorker, tasks: Tasks) -> None:
     worker = start_worker()
-    tasks.wait(tasks.submit_one("sleep", {"seconds": 30}), status="processing")
+    tasks.submit("sleep", {"seconds": 30})
+    until(worker.running)
     worker.drain(10.0)
     until(lambda: worker.state() == "draining")
     began = time.monotonic()
@@ -164,7 +165,7 @@ def test_a_drain_ends_by_its_deadline_while_redis_does_not_answer(
     with Proxy(server.url) as proxy:
         worker = start_worker(url=proxy.url)
         id = tasks.submit_one("sleep", {"seconds": 0.3})
-        tasks.wait(id, status="processing")
+        until(worker.running)
         proxy.swallow()
         began = time.monotonic()
 
@@ -183,8 +184,8 @@ def test_a_drain_ends_by_its_deadline_while_redis_cannot_be_reached(
 ) -> None:
     with Proxy(server.url) as proxy:
         worker = start_worker(url=proxy.url)
-        id = tasks.submit_one("sleep", {"seconds": 0.3})
-        tasks.wait(id, status="processing")
+        tasks.submit("sleep", {"seconds": 0.3})
+        until(worker.running)
         proxy.cut()
         until(lambda: worker.counters()["redis_connection"] > 2)
         began = time.monotonic()
@@ -201,7 +202,7 @@ def test_a_drain_that_redis_comes_back_for_commits(
     with Proxy(server.url) as proxy:
         worker = start_worker(url=proxy.url)
         id = tasks.submit_one("sleep", {"seconds": 0.3})
-        tasks.wait(id, status="processing")
+        until(worker.running)
         proxy.cut()
         until(lambda: worker.counters()["redis_connection"] > 2)
 
@@ -294,7 +295,8 @@ def test_a_stop_hook_has_time_before_the_deadline_when_handlers_run_over(
 ) -> None:
     target, notes = hooked
     worker = start_worker(target=target, environ={"NOTES": str(notes)})
-    tasks.wait(tasks.submit_one("sleep", {"seconds": 30}), status="processing")
+    tasks.submit("sleep", {"seconds": 30})
+    until(worker.running)
     began = time.monotonic()
 
     worker.drain(2.0)

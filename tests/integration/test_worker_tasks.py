@@ -28,6 +28,7 @@ def test_several_workers_run_each_task_once(
 
     assert tasks.statuses(ids) == {Status.SUCCEEDED}
     assert ledger.times_run() == dict.fromkeys(ids, 1)
+    until(lambda: sum(len(worker.outcomes()) for worker in workers) == len(ids))
     logged = Counter(line["id"] for worker in workers for line in worker.said("finished"))
     assert logged == dict.fromkeys(ids, 1)
 
@@ -72,6 +73,7 @@ def test_a_failing_task_is_retried_with_growing_delays_and_then_dead(
     assert (error["type"], error["message"]) == ("RuntimeError", "no good")
     assert "raise_slowly" in error["traceback"]
     assert ledger.times_run() == dict.fromkeys(ids, 4)
+    until(lambda: len(worker.outcomes()) == 32)
     assert worker.outcomes(ids[0]) == ["retrying", "retrying", "retrying", "dead"]
     counters = worker.counters()
     assert (counters["failed"], counters["retried"], counters["dead"]) == (32, 24, 8)
@@ -133,7 +135,7 @@ def test_what_another_attempt_would_not_mend_is_dead_at_once(
     assert (record.status, record.attempts) == (Status.DEAD, 1)
     assert record.error is not None
     assert record.error["type"] == error
-    assert worker.outcomes(id) == ["dead"]
+    assert until(lambda: worker.outcomes(id)) == ["dead"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_a_type_that_is_unknown_here_is_put_off_and_uses_no_attempt(
 
     assert tasks.get(id).attempts == 0
     assert 4 < state.due_in(id) <= 6
-    assert worker.outcomes(id) == ["released"]
+    assert until(lambda: worker.outcomes(id)) == ["released"]
     assert worker.counters()["released"] == 1
 
 
