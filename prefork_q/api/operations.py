@@ -53,10 +53,10 @@ def query(name: str, schema: Schema, description: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
-def links(*operations: str) -> Schema:
-    """Return links to what can be done with the task that an answer names."""
+def links(*operations: str, of: str = "/id") -> Schema:
+    """Return links to what can be done with the task whose id stands at `of` in an answer."""
     return {
-        operation: {"operationId": operation, "parameters": {"id": "$response.body#/id"}}
+        operation: {"operationId": operation, "parameters": {"id": f"$response.body#{of}"}}
         for operation in operations
     }
 
@@ -86,7 +86,8 @@ REPLAYED: Final = {
     "Idempotency-Replayed": {"required": True, "schema": {"type": "string", "enum": ["true"]}}
 }
 NO_BODY: Final = {"content": {JSON: {"schema": ref("Nothing")}}}
-TASK_LINKS: Final = links("getTask", "cancelTask", "getDeadTask", "retryDeadTask", "deleteDeadTask")
+TASK_LINKS: Final = links("getTask", "cancelTask")
+DEAD_LINKS: Final = links("getDeadTask", "retryDeadTask", "deleteDeadTask", of="/tasks/0/id")
 
 EVERYWHERE: Final = (400, 421, 422, 431, 500, 503)
 """Statuses of refusals that any request may meet."""
@@ -168,7 +169,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/dead"): Operation(
         "listDeadTasks",
         "List dead tasks, the newest first.",
-        {200: answer("A page.", ref("Page"))},
+        {200: answer("A page.", ref("Page"), links=DEAD_LINKS)},
         parameters=(TYPE, QUEUE, LIMIT, CURSOR),
         tag="dead",
     ),

@@ -18,6 +18,7 @@ from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, mask_url
 from prefork_q.master.settings import MasterSettings, Reading
 from prefork_q.store import StoreSettings
+from prefork_q.tokens import read_tokens
 
 FIXED: Final = (
     "redis_url", "embedded", "namespace", "http", "no_http", "ctl_socket", "state_dir", "lease", "log_file",
@@ -56,6 +57,8 @@ class Rereading:
         """
         config = self._read()
         require_same(self._config, config)
+        if config.token_file:
+            read_tokens(config.token_file)
         settings = master_settings(config, self._first)
         roles = Roles(config, settings, self._store, self._listeners, self._events, self._config_file)
 
@@ -74,6 +77,9 @@ def require_same(now: Config, wanted: Config) -> None:
             raise ConfigurationError(
                 f"{name} cannot change while the node runs (from {before} to {after}): restart it"
             )
+    if now.token_file and not wanted.token_file:
+        # The sockets stay, and may be open to other machines.
+        raise ConfigurationError("token_file cannot be taken away while the node runs: restart it")
 
 
 def master_settings(config: Config, first: MasterSettings) -> MasterSettings:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from prefork_q.cli.rereading import require_same
+from prefork_q.config import load
+from prefork_q.errors import ConfigurationError
 from prefork_q.keys import Keys
 from tests.support.api import Api
 from tests.support.http import problem
@@ -224,3 +227,14 @@ def test_wrong_or_no_tokens_are_refused_at_the_start(server: Server, file: Path,
     assert (wrong.returncode, "line 1" in wrong.stderr) == (78, True), wrong
     missing = node.cli(command, target, *common, "--token-file", str(file) + "x")
     assert (missing.returncode, "No such file" in missing.stderr) == (78, True), missing
+
+
+def test_a_reload_does_not_take_the_tokens_away(file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"token_file = '{file}'\n")
+    before = load({}, {}, config)
+    config.write_text("")
+
+    with pytest.raises(ConfigurationError, match="token_file cannot be taken away"):
+        require_same(before, load({}, {}, config))
+    require_same(load({}, {}, config), before)
