@@ -24,6 +24,7 @@ from tests.bench.peers import ledger
 from tests.support.server import dies_with_its_parent, free_port
 
 PEERS = Path(__file__).with_name("peers")
+ROOT = Path(__file__).parents[2]
 DRIVE_TIMEOUT = 300.0
 
 
@@ -113,7 +114,8 @@ class Stand:
             **kept,
             "BENCH_REDIS": self.url,
             "BENCH_LEDGER": str(self.ledger),
-            "PYTHONPATH": str(PEERS),
+            # This checkout's code, whatever the environment has installed.
+            "PYTHONPATH": f"{PEERS}{os.pathsep}{ROOT}" if contender.is_project else str(PEERS),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore",
             "BENCH_NODE_MODULES": str(environment("bullmq-node")) if contender.is_node else "",
