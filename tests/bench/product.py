@@ -16,7 +16,7 @@ from prefork_q.control.client import ask
 from prefork_q.errors import PreforkQError
 from tests.bench import limit, measures
 from tests.bench.contenders import CONTENDERS
-from tests.bench.stand import Stand
+from tests.bench.stand import ROOT, Stand
 from tests.support.server import dies_with_its_parent, free_port
 
 PROGRAM = Path(sys.executable).with_name("prefork-q")
@@ -76,7 +76,8 @@ def start(folder: Path, *, asks: int) -> dict[str, float]:
         str(own / "log"),
     ]
     environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PREFORK_Q", "REDIS"))
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PREFORK_Q", "REDIS"))},
+        "PYTHONPATH": str(ROOT),
     }
     started = time.monotonic()
     process = subprocess.Popen(command, cwd=own, env=environ, stderr=subprocess.DEVNULL)
