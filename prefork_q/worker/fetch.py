@@ -376,8 +376,7 @@ class FetchLoop:
             self._events.emit("dropped", level="error", id=name, cause=reason)
         # The answer of a call that was sent again may be that of the first sending.
         claimed_at = sent.at if claimed.is_again else self._commands.sent_at
-        for lease in claimed.leases:
-            self._take(lease, claimed_at, now)
+        self._take(claimed.leases, claimed_at, now)
         # If nothing is left, whoever adds a task leaves a token.
         self._has_more = claimed.has_more
 
@@ -388,15 +387,18 @@ class FetchLoop:
         self._holdings.settle(batch)
         self._ledger.book(batch, words, now)
 
-    def _take(self, lease: Lease, claimed_at: float, now: float) -> None:
-        held = self._holdings.take(lease, claimed_at, now)
+    def _take(self, leases: Sequence[Lease], claimed_at: float, now: float) -> None:
+        taken = self._holdings.take(leases, claimed_at, now)
         if not self._may_claim:
-            self._give_back([held])
-        elif lease.crashes > 0:
-            self._suspect = held
-            self._is_suspect_placed = False
-        else:
-            self.pool.put(held)
+            self._give_back(taken)
+            return
+        put = self.pool.put
+        for held in taken:
+            if held.lease.crashes > 0:
+                self._suspect = held
+                self._is_suspect_placed = False
+            else:
+                put(held)
 
     # -- giving back
 

@@ -52,18 +52,22 @@ class Holdings:
         """Return those that a processor has taken."""
         return [held for held in self._all if held.is_started]
 
-    def take(self, lease: Lease, claimed_at: float, now: float) -> Held:
-        """Take in a claimed task; `claimed_at` is a boot time not after its lease began."""
-        index = self._free.pop()
-        self._slot.hold(index, lease.id, lease.token, claimed_at)
-        self._slot.observe_wait(self._queues.index(lease.queue), lease.wait_ms / 1_000)
-        cost = self._costs.get(lease.type)
-        if cost is not None:
-            self.cost += cost
-        self.unfinished += 1
-        held = Held(lease, self._routes.get(lease.type), index, claimed_at, now, cost)
-        self._all.add(held)
-        return held
+    def take(self, leases: Sequence[Lease], claimed_at: float, now: float) -> list[Held]:
+        """Take in claimed tasks; `claimed_at` is a boot time not after their leases began."""
+        hold, observe_wait, free = self._slot.hold, self._slot.observe_wait, self._free
+        queue_index, route_of, cost_of = self._queues.index, self._routes.get, self._costs.get
+        taken = []
+        for lease in leases:
+            index = free.pop()
+            hold(index, lease.id, lease.token, claimed_at)
+            observe_wait(queue_index(lease.queue), lease.wait_ms / 1_000)
+            cost = cost_of(lease.type)
+            if cost is not None:
+                self.cost += cost
+            taken.append(Held(lease, route_of(lease.type), index, claimed_at, now, cost))
+        self.unfinished += len(taken)
+        self._all.update(taken)
+        return taken
 
     def take_batch(self, outbox: deque[Outcome]) -> list[Outcome]:
         """Take from the outbox what goes into one call; of each task only the first outcome counts."""

@@ -94,9 +94,9 @@ def test_an_answer_lost_without_a_word_is_asked_for_again(
         assert time.monotonic() - began < 8.0
         after = tasks.submit("return", n=3)
         tasks.wait(*after)
+        assert len(worker.said("redis_lost")) == len(worker.said("redis_found")) == 1
     assert worker.counters()["redis_timeout"] >= 1
     assert ledger.times_run() == dict.fromkeys([id, *after], 1)
-    assert len(worker.said("redis_lost")) == len(worker.said("redis_found")) == 1
 
 
 def test_leases_that_expire_while_an_answer_is_lost_are_anothers(
