@@ -160,6 +160,9 @@ class Config(BaseModel):
     reload: Annotated[
         bool, Opt("Reload when the code changes; for development (needs watchfiles).", None, "switch")
     ] = False
+    no_fork: Annotated[
+        bool, Opt("Do all in one process: for debuggers and breakpoints.", None, "switch")
+    ] = False
 
     @field_validator("http")
     @classmethod

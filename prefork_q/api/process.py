@@ -67,8 +67,16 @@ class ApiProcess:
     """Assembles the parts and looks after the life cycle."""
 
     def __init__(
-        self, birth: Birth, config: Config, listeners: Sequence[socket.socket], events: Events
+        self,
+        birth: Birth,
+        config: Config,
+        listeners: Sequence[socket.socket],
+        events: Events,
+        *,
+        has_signals: bool = True,
     ) -> None:
+        """`has_signals`: this is the main thread of an own process; else orders come by the channel."""
+        self._has_signals = has_signals
         self._birth = birth
         self._config = config
         self._listeners = listeners
@@ -78,8 +86,9 @@ class ApiProcess:
         self._is_terminated = False
         # Read by the loop, so that a signal ends its wait (select and poll go on after a handler).
         self._wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_term)
+        if has_signals:
+            signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        self._catch_signals()
 
     def run(self, load: Callable[[], App]) -> int:
         try:
@@ -90,7 +99,7 @@ class ApiProcess:
         except ConfigurationError as error:
             return self._fail(str(error), traceback.format_exc())
         # An import may have set a handler of its own.
-        signal.signal(signal.SIGTERM, self._on_term)
+        self._catch_signals()
         gc.freeze()
         _log_through(self._events)
         limits = Limits(body=body_limit(self._config.payload_limit))
@@ -140,6 +149,10 @@ class ApiProcess:
         # The slot has one writer, which here is any of the threads that answer requests.
         with self._counting:
             self._slot.add(stats.redis_error(kind))
+
+    def _catch_signals(self) -> None:
+        if self._has_signals:
+            signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: object) -> None:
         self._is_terminated = True

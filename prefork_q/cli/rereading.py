@@ -22,7 +22,7 @@ from prefork_q.tokens import read_tokens
 
 FIXED: Final = (
     "redis_url", "embedded", "namespace", "http", "no_http", "ctl_socket", "state_dir", "lease", "log_file",
-    "log_format", "reload",
+    "log_format", "reload", "no_fork",
 )  # fmt: skip
 """Sockets, folders and keys that are in use, and what all processes of a node must agree on."""
 

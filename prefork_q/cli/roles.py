@@ -11,13 +11,17 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.master.settings import EntryPoint, Entrypoints, MasterSettings
 from prefork_q.store import StoreSettings, run_store
+
+if TYPE_CHECKING:
+    from prefork_q.keeper import KeeperSettings
+    from prefork_q.worker.worker import WorkerSettings
 
 LOG_PATIENCE = 1.0
 """Seconds that a child waits for a slow reader of its log."""
@@ -44,25 +48,12 @@ class Roles:
         return None if settings is None else lambda birth: run_store(birth, settings)
 
     def _template(self, birth: Birth) -> int:
-        from prefork_q.broker import Limits
         from prefork_q.cli.handlers import run_template_hooks
         from prefork_q.template import Template, TemplateSettings
-        from prefork_q.worker.worker import WorkerSettings, run_worker
+        from prefork_q.worker.worker import run_worker
 
         config, events = self.config, self._log()
-        settings = WorkerSettings(
-            redis_url=effective_redis_url(config),
-            namespace=config.namespace,
-            queues=tuple((queue.name, queue.weight) for queue in config.queues),
-            threads=config.threads,
-            lease=config.lease,
-            drain_timeout=config.drain_timeout,
-            grace=config.grace,
-            result_limit=config.result_limit,
-            limits=Limits(retention=config.retention, max_crashes=config.max_crashes),
-            max_tasks=config.max_tasks or 0,
-            max_rss=config.max_rss or 0,
-        )
+        settings = worker_settings(config)
         template = Template(
             load=self._load,
             worker=lambda newborn, app: run_worker(newborn, app, settings, events),
@@ -73,22 +64,9 @@ class Roles:
         return template(birth)
 
     def _keeper(self, birth: Birth) -> int:
-        from prefork_q.keeper import KeeperSettings, run_keeper
+        from prefork_q.keeper import run_keeper
 
-        config = self.config
-        settings = KeeperSettings(
-            redis_url=effective_redis_url(config),
-            node=self.settings.node,
-            namespace=config.namespace,
-            threads=config.threads,
-            lease=config.lease,
-            drain_timeout=config.drain_timeout,
-            retention=config.retention,
-            max_crashes=config.max_crashes,
-            dead_limit=config.dead_limit,
-            dead_retention=config.dead_retention,
-            version=self.settings.version,
-        )
+        settings = keeper_settings(self.config, self.settings.node, self.settings.version)
         return run_keeper(birth, settings, self._log().with_process(role="keeper", pid=os.getpid()))
 
     def _api(self, birth: Birth) -> int:
@@ -115,3 +93,42 @@ class Roles:
         """Return the log for a child. The sink is the child's own copy since the fork."""
         self.events.sink.patience = LOG_PATIENCE
         return self.events
+
+
+def worker_settings(config: Config) -> WorkerSettings:
+    """Return the worker's part of a configuration."""
+    from prefork_q.broker import Limits
+    from prefork_q.worker.worker import WorkerSettings
+
+    return WorkerSettings(
+        redis_url=effective_redis_url(config),
+        namespace=config.namespace,
+        queues=tuple((queue.name, queue.weight) for queue in config.queues),
+        threads=config.threads,
+        lease=config.lease,
+        drain_timeout=config.drain_timeout,
+        grace=config.grace,
+        result_limit=config.result_limit,
+        limits=Limits(retention=config.retention, max_crashes=config.max_crashes),
+        max_tasks=config.max_tasks or 0,
+        max_rss=config.max_rss or 0,
+    )
+
+
+def keeper_settings(config: Config, node: str, version: str) -> KeeperSettings:
+    """Return the keeper's part of a configuration."""
+    from prefork_q.keeper import KeeperSettings
+
+    return KeeperSettings(
+        redis_url=effective_redis_url(config),
+        node=node,
+        namespace=config.namespace,
+        threads=config.threads,
+        lease=config.lease,
+        drain_timeout=config.drain_timeout,
+        retention=config.retention,
+        max_crashes=config.max_crashes,
+        dead_limit=config.dead_limit,
+        dead_retention=config.dead_retention,
+        version=version,
+    )

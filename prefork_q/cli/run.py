@@ -8,12 +8,13 @@ children is imported by the children: the master has no Redis client, no web fra
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -78,6 +79,8 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
     """
     config = read()
     config.require_socket_paths()
+    if config.no_fork:
+        require_possible_alone(config)
     if config.reload:
         require_watchfiles()
     with ExitStack() as stack:
@@ -97,6 +100,9 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         control.open()
         stack.callback(control.close)
         sockets = stack.enter_context(listening(config.http_addresses, os.environ, config.token_file))
+        if config.no_fork:
+            announce(config, store, [name_of(one) for one in sockets], events)
+            live_alone(config, store, sockets, events, control, stack)
         settings = master_settings(config, first_settings(config, sink))
         roles = Roles(config, settings, store, sockets, events, config_file)
         reread = Rereading(read, config, settings, store, sockets, events, config_file)
@@ -105,6 +111,34 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         if notifier.is_open:
             warn_of_limits(config, events)
         return master.run()
+
+
+def require_possible_alone(config: Config) -> None:
+    """Refuse what cannot be done without a fork.
+
+    Raises:
+        ConfigurationError: names each such option.
+    """
+    from prefork_q.cli.solo import require_possible
+
+    require_possible(config)
+
+
+def live_alone(
+    config: Config,
+    store: StoreSettings | None,
+    sockets: Sequence[socket.socket],
+    events: Events,
+    control: ControlServer,
+    stack: ExitStack,
+) -> NoReturn:
+    """Be the whole node in this process, and end it; `stack` is closed before."""
+    from prefork_q.cli.solo import leave, run_alone
+
+    code = run_alone(config, store, sockets, events, control)
+    stack.close()
+    # At once: what still runs was given back.
+    leave(code)
 
 
 def first_settings(config: Config, sink: Sink) -> MasterSettings:

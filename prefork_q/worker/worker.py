@@ -21,7 +21,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
@@ -64,6 +64,8 @@ FLUSH_TIME: Final = 0.3
 END_SHARE: Final = 0.25
 """Of a drain: more than that is kept neither for commits nor for hooks."""
 TITLE_INTERVAL: Final = 1.0
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+"""Of a process that is not the worker's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,26 @@ def run_worker(birth: Birth, app: App, settings: WorkerSettings, events: Events)
 class Worker:
     """Assembles the parts and looks after the life cycle."""
 
-    def __init__(self, birth: Birth, app: App, settings: WorkerSettings, events: Events) -> None:
+    def __init__(
+        self,
+        birth: Birth,
+        app: App,
+        settings: WorkerSettings,
+        events: Events,
+        *,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_stop`: the process is not the worker's alone (`--no-fork`). It is called for each signal to
+        stop, and orders come over the channel; nothing is recycled, since nobody would make an heir.
+        """
+        self._on_stop = on_stop
         self._birth = birth
         self._channel = birth.channel
         self._app = app
         self._settings = settings
         self._events = events
         self._slot = birth.scoreboard.worker(birth.cell)
-        self._title = f"prefork-q: worker {birth.slot} gen {birth.generation}"
+        self._title = f"prefork-q: {birth.role} {birth.slot} gen {birth.generation}"
         self._titled_at = 0.0
         self._bell = Bell()
         self._stacks = Stacks(birth.stacks_fd, self._slot)
@@ -166,19 +180,9 @@ class Worker:
     # -- life
 
     def run(self) -> int:
-        self._stacks.install()
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        setproctitle(self._title)
-        if not self._run_start_hooks():
-            return 1
-        # Once more: a hook's library may have taken the signal for itself.
-        self._catch_signals()
+        """Live, and end the process with that."""
         try:
-            self._pool.start()
-            # The first answer to a claim makes it ready, and may bring a task that takes memory at once.
-            self._slot.baseline_bytes = resident_bytes()
-            self._turn_until_told()
-            self._end()
+            has_begun = self.live()
         except Exception as error:
             # Nothing here may fail; if it does all the same, the keeper gives back what is held.
             self._events.emit(
@@ -186,7 +190,28 @@ class Worker:
                 traceback=traceback.format_exc(),
             )  # fmt: skip
             os._exit(INTERNAL_ERROR)
+        if not has_begun:
+            return 1
         os._exit(0)
+
+    def live(self) -> bool:
+        """Work until told to stop. Returns whether it has begun to: False if a start hook has failed.
+
+        What still runs afterwards stands in the slot.
+        """
+        self._stacks.install()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        setproctitle(self._title)
+        if not self._run_start_hooks():
+            return False
+        # Once more: a hook's library may have taken the signal for itself.
+        self._catch_signals()
+        self._pool.start()
+        # The first answer to a claim makes it ready, and may bring a task that takes memory at once.
+        self._slot.baseline_bytes = resident_bytes()
+        self._turn_until_told()
+        self._end()
+        return True
 
     def _turn_until_told(self) -> None:
         is_ready = False
@@ -268,6 +293,8 @@ class Worker:
             self._drain(self._settings.drain_timeout)
 
     def _reason_to_retire(self) -> str | None:
+        if self._on_stop is not None:
+            return None
         if self._loop.has_interrupted:
             # A lock may be held for ever by the code that was interrupted.
             return "a time limit interrupted a handler"
@@ -324,10 +351,18 @@ class Worker:
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_term)
+        if self._on_stop is None:
+            signal.signal(signal.SIGTERM, self._on_term)
+            return
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._pass_on)
 
     def _on_term(self, number: int, frame: object) -> None:
         self._is_terminated = True
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        if self._on_stop is not None:
+            self._on_stop()
 
     def _forget(self) -> None:
         """Close what is the worker's, in a handler's own child."""

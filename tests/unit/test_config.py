@@ -89,7 +89,7 @@ def test_every_option_can_be_given_in_the_file_the_environment_and_by_flag(file:
         "redis_url": URL,
         "redis_password_file": "/etc/password",
     }
-    assert {*values, "embedded", "no_http", "reload"} == {option.name for option in OPTIONS}
+    assert {*values, "embedded", "no_http", "reload", "no_fork"} == {option.name for option in OPTIONS}
     file.write_text("".join(f"{name} = '{value}'\n" for name, value in values.items()))
 
     by_file = load({}, {}, file)
