@@ -43,12 +43,15 @@ def state(own_server: Server, keys: Keys) -> State:
 def everybody_works(node: Node, ledger: Ledger, within: float = SOON) -> None:
     """Every worker takes a task: each holds its own for a while, so no one can do all."""
     before, workers = set(ledger.times_run()), node.pids()["worker"]
-    node.submit_many("sleep", [{"seconds": 0.5}] * (2 * len(workers)))
 
     def at_work() -> bool:
+        # Some workers find their server a second or two later than others: there must be work left for them.
+        if len(ledger.running()) < len(workers):
+            node.submit_many("sleep", [{"seconds": 0.5}] * len(workers))
         return {run.pid for run in ledger.runs() if run.id not in before} >= set(workers)
 
-    until(at_work, within, "a task in each worker")
+    until(at_work, within, "a task in each worker", every=0.2)
+    until(lambda: (now := node.metrics())["pending"] + now["processing"] == 0, SOON, "an end of them all")
 
 
 # -- links
