@@ -131,7 +131,7 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
     try:
         _shed_signals()
         _close_all_but(kept)
-        _shed_protection()
+        shed_protection()
         random.seed()
         code = child()
     except SystemExit as exit:
@@ -158,11 +158,11 @@ def _shed_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _shed_protection() -> None:
+def shed_protection(score: str = OOM_SCORE) -> None:
     """Be as likely as any other process to be ended when memory runs out, though the master is less so. To
     give up a lower score needs no right (proc(5)); a higher one, given by somebody else, is kept."""
     try:
-        with open(OOM_SCORE, "r+b", buffering=0) as file:
+        with open(score, "r+b", buffering=0) as file:
             if int(file.read(16)) < 0:
                 file.write(b"0")
     except (OSError, ValueError):

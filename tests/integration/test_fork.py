@@ -9,12 +9,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import Channel
-from prefork_q.ipc.fork import INTERNAL_ERROR, fork, fork_detached
+from prefork_q.ipc.fork import INTERNAL_ERROR, fork, fork_detached, shed_protection
 from prefork_q.ipc.messages import Drain, Go, Hello
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 
@@ -251,3 +252,12 @@ def test_a_newborn_dies_with_its_master() -> None:
     assert poller.poll(5_000), "the newborn outlived its master"
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_a_child_is_as_likely_to_be_ended_for_memory_as_any_other(tmp_path: Path) -> None:
+    score = tmp_path / "oom_score_adj"
+    for before, after in (("-100\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")):
+        score.write_text(before)
+        shed_protection(str(score))
+        # The kernel takes each write for the whole value; a file keeps what stood before it.
+        assert score.read_text().removeprefix(before if after != before else "") == after
