@@ -84,7 +84,7 @@ def test_a_link_that_flaps_is_found_by_every_worker(
 
     everybody_works(node, ledger)
 
-    until(all_ended(node, 66), 20, "the end of all tasks")
+    until(all_ended(node, 60), 20, "the end of all tasks")
     assert {node.task(id)["attempts"] for id in ids} == {1}
     assert node.pids()["worker"] == workers
     assert ledger.overlaps() == []
