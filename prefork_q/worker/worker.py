@@ -215,6 +215,8 @@ class Worker:
 
     def _turn_until_told(self) -> None:
         is_ready = False
+        # An order that came while the hooks ran is heard before the first claim.
+        self._look_after_life((self._channel.fileno(),))
         self._loop.work(())
         while not self._may_end():
             self._turn(math.inf if self._deadline is None else self._deadline - self._end_time)

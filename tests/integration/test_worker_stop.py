@@ -242,6 +242,8 @@ def note(text):
 @app.on_worker_start
 def begin():
     note("started")
+    if os.environ.get("START") == "wait":
+        time.sleep(0.5)
     if os.environ.get("START") == "raise":
         raise SystemExit("no database")
 
@@ -274,6 +276,20 @@ def test_hooks_run_at_the_start_and_at_the_end(start_worker: StartWorker, hooked
 
     assert worker.exit_code() == 0
     assert notes.read_text().split() == ["started", "stopped"]
+
+
+def test_an_order_to_stop_that_comes_during_a_start_hook_is_heard_before_the_first_claim(
+    start_worker: StartWorker, tasks: Tasks, hooked: tuple[str, Path]
+) -> None:
+    target, notes = hooked
+    id = tasks.submit_one("sleep", {"seconds": 0})
+    worker = start_worker(target=target, environ={"NOTES": str(notes), "START": "wait"}, wait_ready=False)
+    until(notes.exists)
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.exit_code() == 0
+    assert (tasks.get(id).status, tasks.total("released")) == (Status.PENDING, 0)
 
 
 def test_a_stop_hook_that_hangs_delays_the_end_by_a_second_at_most(
