@@ -59,16 +59,20 @@ def test_a_worker_beyond_the_limit_of_memory_is_killed_and_the_service_lives(ser
     assert task["error"]["cause"]["signal"] in (9, "SIGKILL", "KILL"), task["error"]
     assert (service.state, service.master) == ("active", master)
     assert service.system.show("prefork-q", "NRestarts") == "0"
+    story = [record["MESSAGE"] for record in service.system.journal(f"PREFORKQ_TASK_ID={id}")]
+    assert any("dead" in message and "signal 9" in message for message in story), story
     (other,) = service.submit("nap", [{"seconds": 0.01}])
     assert service.task(other, wait=30)["status"] == "succeeded"
 
 
-def test_a_wrong_configuration_is_told_and_not_tried_for_ever(service: Service) -> None:
+def test_a_wrong_configuration_is_told_and_not_tried_again(service: Service) -> None:
     service.configure(wokers=3)
 
     assert service.system.run("systemctl start prefork-q", timeout=60).returncode != 0
-    until(lambda: service.state == "failed", 30, "giving up", every=0.2)
 
+    assert service.state == "failed"
+    assert service.system.show("prefork-q", "ExecMainStatus") == "78"
+    assert service.system.show("prefork-q", "NRestarts") == "0"
     journal = service.sh("journalctl -u prefork-q --no-pager -o cat")
     assert "unknown option wokers" in journal
     assert "did you mean workers?" in journal
