@@ -108,7 +108,7 @@ def test_a_hard_time_limit_ends_that_task_alone(stage: Stage) -> None:
                 TimedOut(last, tokens[last], 2.0, None, "in sleep"),
             ),
             running=(Claim(neighbour, tokens[neighbour]),),
-        )  # fmt: skip
+        )
     )
     returner.run(boot_time())
 
