@@ -1,12 +1,13 @@
 """The benchmark: the project beside its peers and the limit, in one run on one server of its own.
 
     bin/bench [--quick] [--only NAME…] [--peers NAME…] [--server redis|valkey] [--rounds N]
-              [--minutes N] [--backlog 10000000] [--json FILE] [--report FOLDER]
+              [--minutes N] [--scale X] [--backlog 10000000] [--json FILE] [--report FOLDER]
 
 What is measured is chosen with --only: submission, drain, pickup, cpu, memory, idle, backlog, recovery,
 start, limit. --peers takes names of libraries, `best` (one setting each), `all` or `none`. The rounds of all
 contenders are interleaved, so that what else the machine does hits all alike. Figures are medians with the
 lowest and highest of the rounds. --quick makes everything tiny: for trying the harness, not for figures.
+--scale multiplies how many tasks a drain is given, for slower or busier machines than two quiet cores.
 --minutes bounds the run: what is left then is not measured, and the report says of what it has fewer rounds.
 
 With --report it writes benchmarks.md and its pictures there; --from FILE makes the report anew from the
@@ -92,7 +93,7 @@ class Run:
             if name == "PING":
                 return limit.ping(self.stand, 2_000 if quick else 10_000)
             loop, batch, processes, tasks = loops[name]
-            return loop(self.stand, batch, processes, tasks // 10 if quick else tasks)
+            return loop(self.stand, batch, processes, int(tasks * (0.1 if quick else self.options.scale)))
 
         self.rounds("limit", ["PING", *loops], measure, self.options.rounds)
 
@@ -119,7 +120,7 @@ class Run:
     def drain(self) -> None:
         def measure(name: str) -> dict[str, float]:
             one = self.by_name(name)
-            tasks = max(200, one.tasks // 10) if self.options.quick else one.tasks
+            tasks = max(200, one.tasks // 10) if self.options.quick else int(one.tasks * self.options.scale)
             return measures.drain(self.stand, one, tasks)
 
         self.rounds("drain", self.names(), measure, self.options.rounds)
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--server", choices=("redis", "valkey"), default="redis")
     parser.add_argument("--backlog", type=int, nargs="+", default=[])
     parser.add_argument("--json", type=Path)

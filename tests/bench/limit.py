@@ -29,6 +29,7 @@ from prefork_q.ids import new_id
 from prefork_q.keys import Keys
 from prefork_q.scripts import scripts
 from prefork_q.task import Submission
+from tests.bench import measures
 from tests.bench.stand import Stand, read_cpu
 
 CLAIM = """
@@ -63,11 +64,12 @@ def _bare(url: str) -> Any:
     return library.Redis.from_url(url, protocol=2)
 
 
-def _bare_loop(url: str, batch: int, begin: Any, end: Any) -> None:
+def _bare_loop(url: str, batch: int, begin: Any, end: Any, used: Any) -> None:
     client = _bare(url)
     claim, complete = client.script_load(CLAIM), client.script_load(COMPLETE)
     client.ping()
     begin.wait()
+    cpu = time.process_time()
     done: list[bytes] = []
     expiry = int(time.time() * 1000) + 30_000
     while True:
@@ -81,16 +83,18 @@ def _bare_loop(url: str, batch: int, begin: Any, end: Any) -> None:
         for body in answer[1::2]:
             orjson.loads(body)
         done = answer[0::2]
+    used.put(time.process_time() - cpu)
     end.wait()
 
 
-def _script_loop(url: str, batch: int, begin: Any, end: Any) -> None:
+def _script_loop(url: str, batch: int, begin: Any, end: Any, used: Any) -> None:
     link = connect(url)
     keys, limits = Keys("default"), Limits()
     commit = scripts()["commit"]
     worker = new_id()
     link.execute_command(*commit.by_source(keys.root, *commit_arguments([], _request(worker, 1, 0), limits)))
     begin.wait()
+    cpu = time.process_time()
     seq, done = 1, []
     while True:
         seq += 1
@@ -100,6 +104,7 @@ def _script_loop(url: str, batch: int, begin: Any, end: Any) -> None:
         if not leases:
             break
         done = [Settlement("complete", one.id, one.token, 0, b"null") for one in leases]
+    used.put(time.process_time() - cpu)
     end.wait()
 
 
@@ -111,14 +116,23 @@ def _run(stand: Stand, loop: Callable[..., None], batch: int, processes: int, ta
     """Run the loop in so many processes and return the rate of all, from the same start to the last end."""
     context = multiprocessing.get_context("spawn")
     begin, end = context.Barrier(processes + 1), context.Barrier(processes + 1)
-    running = [context.Process(target=loop, args=(stand.url, batch, begin, end)) for _ in range(processes)]
+    used = context.SimpleQueue()
+    arguments = (stand.url, batch, begin, end, used)
+    running = [context.Process(target=loop, args=arguments) for _ in range(processes)]
     for process in running:
         process.start()
     begin.wait(60)
     cpu, started = read_cpu(stand.redis), time.perf_counter()
     end.wait(120)
     spent = time.perf_counter() - started
-    found = {"rate": tasks / spent, "redis_us": (read_cpu(stand.redis) - cpu) * 1e6 / tasks}
+    redis_us = (read_cpu(stand.redis) - cpu) * 1e6 / tasks
+    client_us = sum(used.get() for _ in running) * 1e6 / tasks
+    found = {
+        "rate": tasks / spent,
+        "worker_us": client_us,
+        "redis_us": redis_us,
+        "of_two_cores": measures.CORES * 1e6 / (client_us + redis_us),
+    }
     for process in running:
         process.join(10)
     return found

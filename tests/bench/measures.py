@@ -14,6 +14,7 @@ from tests.bench.stand import Stand, Workers, read_calls, read_cpu, read_trips
 LOOK = 0.003
 """Seconds between two looks at the counts."""
 START_TIMEOUT = 40.0
+CORES = 2
 SPIN = 0.02
 """Seconds of processor time that a CPU-bound handler uses."""
 
@@ -80,12 +81,15 @@ def drain(
         spent = last[0] - first[0]
         if n == 0:
             raise RuntimeError(f"{contender.name}: nothing was done; {last[1]} of {tasks}")
+        worker_us = (workers.cpu() - work) * 1e6 / n
+        redis_us = (read_cpu(stand.redis) - cpu) * 1e6 / n
         return {
             "rate": n / spent,
             "steady": _steady(seen, last[1]),
+            "of_two_cores": CORES * 1e6 / (worker_us + redis_us),
             "tasks": last[1],
-            "worker_us": (workers.cpu() - work) * 1e6 / n,
-            "redis_us": (read_cpu(stand.redis) - cpu) * 1e6 / n,
+            "worker_us": worker_us,
+            "redis_us": redis_us,
             "redis_calls": (read_calls(stand.redis) - calls) / n,
         }
 
