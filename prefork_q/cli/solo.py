@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final, NoReturn
 
 from prefork_q.api.process import ApiProcess
@@ -38,13 +39,15 @@ from prefork_q.ipc.messages import Go, Ready
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.keeper.keeper import Keeper
 from prefork_q.master.settings import node_name
-from prefork_q.store import StoreSettings, run_store
+from prefork_q.store import StoreSettings, run_store, socket_path
 from prefork_q.worker.worker import Worker
 
 GENERATION: Final = 1
 MOST_HELD: Final = 640
 """Tasks, as in a worker of a node with a master."""
 STDIN: Final = 0
+STORE_START: Final = 10.0
+"""Seconds that the embedded server has to listen; loading its data takes no part of them."""
 STORE_END: Final = 10.0
 """Seconds that the embedded server has to leave, after which it is killed."""
 STRAGGLERS: Final = 8.0
@@ -168,6 +171,16 @@ class Store:
         theirs.close()
         self._channel = ours
         self._has_ended = False
+        self._wait_for(socket_path(settings.state_dir))
+
+    def _wait_for(self, path: Path) -> None:
+        """Wait until it listens, for a while: whoever connects earlier would tell of an outage."""
+        deadline = time.monotonic() + STORE_START
+        while not self.has_ended() and time.monotonic() < deadline:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(path)) == 0:
+                    return
+            time.sleep(LOOK)
 
     def has_ended(self) -> bool:
         """Whether it is gone."""
