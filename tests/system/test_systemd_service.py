@@ -24,8 +24,8 @@ SENTENCE = re.compile(r"2/2 workers, [\d,]+ tasks/s, [\d,]+ pending")
 
 
 def test_it_starts_works_and_comes_back_after_a_reboot(service: Service) -> None:
-    # It takes two or three on a machine of its own; other work is not the service's fault.
-    assert service.start() < 10 * busyness()
+    # It takes one on a machine of its own; other work is not the service's fault.
+    assert service.start() < 5 * busyness()
 
     until(lambda: SENTENCE.fullmatch(service.sentence), 10, "the sentence", every=0.2)
     assert SENTENCE.search(service.sh("systemctl status prefork-q --no-pager"))
@@ -109,8 +109,8 @@ def test_a_stop_ends_within_the_drain_and_loses_nothing(service: Service) -> Non
     service.sh("systemctl stop prefork-q", timeout=60)
     seconds = time.monotonic() - began
 
-    # Half a second is for `docker exec` and `systemctl`.
-    assert DRAIN - 0.5 < seconds < DRAIN + 1 + 0.5 * busyness()
+    # A second is for `docker exec`, `systemctl` and the kernel.
+    assert DRAIN - 0.5 < seconds < DRAIN + busyness()
     assert service.system.show("prefork-q", "Result") == "success"
     assert service.pids() == set()
     service.start()
