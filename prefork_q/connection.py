@@ -16,6 +16,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -87,7 +88,9 @@ class _Client(redis.Redis):
         try:
             connection.send_packed_command(packed, check_health=False)
             return connection.read_response(disable_decoding=True)
-        except redis.ResponseError:
+        except redis.ResponseError as error:
+            if as_unavailable(error).kind == "readonly":
+                self._begin_anew(connection)
             raise
         except BaseException:
             # An answer that still comes would be taken for that to the next call.
@@ -95,6 +98,17 @@ class _Client(redis.Redis):
             raise
         finally:
             self._idle.append(connection)
+
+    def _begin_anew(self, connection: Any) -> None:
+        """Drop this connection and those that wait: they lead to a primary that is none any more. By now the
+        address may lead to another server, which only a new connection finds."""
+        idle = []
+        with suppress(IndexError):
+            while True:
+                idle.append(self._idle.pop())
+        for one in (connection, *idle):
+            one.disconnect()
+        self._idle.extend(idle)
 
     def in_turn(self, commands: Iterable[Sequence[Any]]) -> Iterator[Any]:
         """Carry out scripts one after the other; each is made and sent while the server is at the one before.
@@ -216,9 +230,7 @@ class Link:
             Unavailable: the connection is gone; whether the command arrived is not known.
         """
         try:
-            self._connection.send_packed_command(
-                self._connection.pack_command(*command), check_health=False
-            )
+            self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
         except (RedisError, OSError) as error:
             self.close()
             raise as_unavailable(error) from error
@@ -261,6 +273,10 @@ class Link:
         self._connection.disconnect()
 
 
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""Words of a server that is no primary; the last one is for who blocks when it becomes a replica."""
+
+
 def as_unavailable(error: BaseException) -> Unavailable:
     """Return what a trouble with Redis means to a caller; `kind` is one of a few words."""
     text = str(error)
@@ -269,7 +285,7 @@ def as_unavailable(error: BaseException) -> Unavailable:
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         return Unavailable(f"Redis did not answer in time: {text}", kind="timeout", retry_after=2)
     # The library takes the first word off an error that it has a class for.
-    if isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in text or "MASTERDOWN" in text:
+    if isinstance(error, ReadOnlyError | MasterDownError) or any(word in text for word in _DEMOTED):
         return Unavailable(
             "Redis is a read-only replica; waiting for a primary", kind="readonly", retry_after=2
         )

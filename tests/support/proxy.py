@@ -125,6 +125,14 @@ class Proxy:
 
         self._order(cut)
 
+    def lead_to(self, server_url: str) -> None:
+        """Lead new connections to another server, as a name does that was changed; open ones stay."""
+
+        def lead() -> None:
+            self._server = urlsplit(server_url)
+
+        self._order(lead)
+
     def heal(self) -> None:
         """Pass everything on from now on. What was swallowed is lost, what was frozen stays dead."""
 
