@@ -19,6 +19,7 @@ def show_status(status: dict[str, Any]) -> None:
             ("state", status["state"]),
             ("pid", status["pid"]),
             ("up", elapsed(status["uptime_s"])),
+            ("lease", elapsed(status["lease_s"])),
             ("redis", redis["version"] if redis["reachable"] else "unreachable"),
             ("health", "degraded" if status["degraded"] else "good"),
             *(("", reason) for reason in status["degraded"]),

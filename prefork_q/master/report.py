@@ -68,6 +68,7 @@ class Report:
             "state": state,
             "uptime_s": round(now - self._began_at, 3),
             "generation": generation,
+            "lease_s": self._settings.lease,
             "degraded": [] if state == "draining" else self.degraded(now, redis, reload),
             "workers": self.workers(now),
             "leaving": self.leaving(now),
@@ -205,7 +206,6 @@ class Report:
             "restarts": place.restarts,
             "condition": "well" if child is None else self._condition(child, now),
         }
-
 
     def _condition(self, child: Child, now: float) -> Condition:
         """Return whether a worker is well, busy, deaf or stopped."""

@@ -28,6 +28,9 @@ LEDGER = "TEST_OF_PREFORK_Q_LEDGER"
 SOON = Retry(base=0.05, factor=2, cap=1, jitter=0)
 """For handlers whose tests are not about delays."""
 
+NO_CONTEXT = TaskContext()
+"""A default for those that are submitted by other handlers: who submits does not give the context."""
+
 KINDS: dict[str, type[BaseException]] = {
     kind.__name__: kind
     for kind in (
@@ -96,7 +99,7 @@ def _write(entry: dict[str, Any]) -> None:
 
 
 @app.task("return", retry=SOON)
-def return_(ctx: TaskContext, value: Any = None) -> Any:
+def return_(value: Any = None, ctx: TaskContext = NO_CONTEXT) -> Any:
     """Return `value`."""
     with noted(ctx):
         return value
@@ -123,9 +126,7 @@ def return_large(ctx: TaskContext, size: int) -> str:
 
 
 @app.task("raise", retry=SOON)
-def raise_(
-    ctx: TaskContext, error: str = "ValueError", message: str = "as told", after: float = 0.0
-) -> None:
+def raise_(ctx: TaskContext, error: str = "ValueError", message: str = "as told", after: float = 0.0) -> None:
     """Raise the exception of that name, each time."""
     with noted(ctx):
         time.sleep(after)
@@ -324,6 +325,31 @@ def fork(ctx: TaskContext) -> int:
         if pid:
             os.waitpid(pid, 0)
         return pid
+
+
+@app.task("token", retry=SOON)
+def token(ctx: TaskContext, seconds: float = 0.0) -> int:
+    """Sleep and return the token of its lease, so that a result tells whose it is."""
+    with noted(ctx):
+        time.sleep(seconds)
+        return ctx.token
+
+
+@app.task("parent", retry=SOON)
+def parent(ctx: TaskContext, seconds: float) -> str:
+    """Sleep, submit a child of its own under a key made of its id, and return the child's id."""
+    with noted(ctx):
+        time.sleep(seconds)
+        return return_.options(idempotency_key=f"child of {ctx.id}".replace(" ", "-")).submit(value=ctx.id).id
+
+
+@app.task("chain", retry=SOON)
+def chain(due: float, every: float, left: int, ctx: TaskContext = NO_CONTEXT) -> int:
+    """Submit the next of its kind for `every` seconds after this one was due, `left` times."""
+    with noted(ctx):
+        if left:
+            chain.options(run_at=due + every).submit(due=due + every, every=every, left=left - 1)
+        return left
 
 
 def crashes_so_far(id: str) -> int:
