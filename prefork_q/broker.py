@@ -38,9 +38,12 @@ STATUSES = {status.value.encode(): status for status in Status}
 MAX_CLAIM_BYTES = 1 << 20
 """Bytes of payloads in one claim; a single task may be larger."""
 
-MAX_BATCH = 1_000
-"""Tasks in one call of a script: a few milliseconds of Redis's time, and well below the about 8,000
-values that Lua can pass to one command."""
+MAX_SUBMISSION = 1_000
+"""Tasks that can be stored together, all or none: a few milliseconds of Redis's time, and well below the
+about 8,000 values that Lua can pass to one command."""
+
+MAX_BATCH = 500
+"""Tasks in one call of any other script: whatever is more than that goes in several."""
 
 
 class Lease(NamedTuple):
@@ -192,21 +195,27 @@ def milliseconds(seconds: float) -> int:
 
 
 def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
-    """Return the arguments of `submit`."""
+    """Return the arguments of `submit`: neighbours that differ by id and body alone share the rest."""
     arguments: list[object] = []
+    common: tuple[object, ...] | None = None
+    size_at = 0
     for id, type_, body, queue, max_attempts, delay, run_at, timeout, key, digest in submissions:
-        arguments += (
-            id,
-            type_,
-            queue,
-            body,
-            max_attempts,
-            "" if delay is None else milliseconds(delay),
-            "" if run_at is None else milliseconds(run_at),
-            "" if timeout is None else milliseconds(timeout),
-            key or "",
-            digest or "",
-        )
+        these = (type_, queue, max_attempts, delay, run_at, timeout, key is None)
+        if these != common:
+            common = these
+            size_at = len(arguments) + 6
+            arguments += (
+                type_,
+                queue,
+                max_attempts,
+                "" if delay is None else milliseconds(delay),
+                "" if run_at is None else milliseconds(run_at),
+                "" if timeout is None else milliseconds(timeout),
+                0,
+                0 if key is None else 1,
+            )
+        arguments[size_at] += 1  # type: ignore[operator]
+        arguments += (id, body) if key is None else (id, body, key, digest or "")
     return arguments
 
 
@@ -255,11 +264,13 @@ class Broker:
         """Store all of these tasks, or none. A task whose id is known is not stored again.
 
         Raises:
-            Invalid: there are more than `MAX_BATCH`.
+            Invalid: there are more than `MAX_SUBMISSION`.
             IdempotencyConflict: a key was used before, for another request.
         """
-        if len(submissions) > MAX_BATCH:
-            raise Invalid(f"{len(submissions)} tasks in one call: at most {MAX_BATCH} can be stored together")
+        if len(submissions) > MAX_SUBMISSION:
+            raise Invalid(
+                f"{len(submissions)} tasks in one call: at most {MAX_SUBMISSION} can be stored together"
+            )
         word, answers = self._call("submit", *submit_arguments(submissions))
         if word == b"conflict":
             index = answers - 1

@@ -5,7 +5,7 @@
 -- ARGV[1]  id
 -- ARGV[2]  retention_ms  lifetime of the cancelled task
 -- returns  cancelled | requested (it runs; it is cancelled when it is put back) | ended | missing
--- uses     keys clock full counters lists delays ending ghosts
+-- uses     keys clock full body counters lists delays ending ghosts
 
 local CANCELS_LIMIT = 1000
 
@@ -27,7 +27,7 @@ if status == "processing" then
   return "requested"
 end
 
-redis.call("DEL", BODY .. id)
+drop_body(id, task)
 if status == "delayed" then
   redis.call("ZREM", DELAYED, id)
   to_cancelled(id, task, idem, waited, forget_at)

@@ -15,7 +15,7 @@
 -- ARGV[9]  type    likewise
 -- ARGV[10] queue   likewise
 -- returns  {tasks, at, after}: a task as in show, or {id}; at and after are "" if the index ends here
--- uses     keys record
+-- uses     keys body record
 
 local index, list = ARGV[1], PENDING .. ARGV[2]
 local at, after = ARGV[3], ARGV[4]

@@ -1,13 +1,24 @@
 -- submit: store new tasks, all of them or none.
 --
 -- KEYS[1]  root
--- ARGV     ten a task: id, type, queue, body, max_attempts, delay_ms, run_at_ms, timeout_ms,
---          idempotency key, fingerprint; "" stands for not given
+-- ARGV     groups of tasks that have the same in common: type, queue, max_attempts, delay_ms, run_at_ms,
+--          timeout_ms, n, is_keyed; then n times id, body and, if is_keyed is 1, idempotency key,
+--          fingerprint. "" stands for not given
 -- returns  {ok, answers}: an answer is the status or, for a request seen before, {status, id};
 --          or {conflict, n}: entry n (from 1) has a key that was used for another request
--- uses     keys clock counters lists delays
+-- uses     keys clock body counters lists delays
 
-local PER_TASK = 10
+-- Calls `visit` for each group: its first argument, the first of its tasks, how many arguments a task has.
+local function each_group(visit)
+  local at = 1
+  while at < #ARGV do
+    local step = ARGV[at + 7] == "1" and 4 or 2
+    local first, last = at + 8, at + 7 + step * ARGV[at + 6]
+    local answer = visit(at, first, last, step)
+    if answer then return answer end
+    at = last + 1
+  end
+end
 
 -- The id and the fingerprint of the first request with an idempotency key, if its task is still there.
 local function first_of(idem)
@@ -15,59 +26,73 @@ local function first_of(idem)
   if id and redis.call("EXISTS", TASK .. id) == 1 then return id, fingerprint end
 end
 
-local fingerprints = {}
-for at = 1, #ARGV, PER_TASK do
-  local idem, fingerprint = ARGV[at + 8], ARGV[at + 9]
-  if idem ~= "" then
-    local _, stored = first_of(idem)
-    local first = fingerprints[idem] or stored or fingerprint
-    if first ~= fingerprint then return { "conflict", (at - 1) / PER_TASK + 1 } end
-    fingerprints[idem] = first
+local fingerprints, entry = {}, 0
+local conflict = each_group(function(_, first, last, step)
+  if step == 2 then
+    entry = entry + (last + 1 - first) / step
+    return
   end
-end
+  for at = first, last, step do
+    entry = entry + 1
+    local idem, fingerprint = ARGV[at + 2], ARGV[at + 3]
+    local _, stored = first_of(idem)
+    local known = fingerprints[idem] or stored or fingerprint
+    if known ~= fingerprint then return { "conflict", entry } end
+    fingerprints[idem] = known
+  end
+end)
+if conflict then return conflict end
 
 local answers, fresh, dues, lists, queues = {}, 0, {}, {}, {}
-for at = 1, #ARGV, PER_TASK do
-  local id, queue, idem = ARGV[at], ARGV[at + 2], ARGV[at + 8]
-  local task = TASK .. id
-  local known = redis.call("EXISTS", task) == 1 and id or idem ~= "" and first_of(idem)
-  if known then
-    local fields = redis.pcall("HMGET", TASK .. known, "status")
-    answers[#answers + 1] = { fields[1] or "pending", known }
-  else
-    local delay_ms, run_at_ms, timeout_ms = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
-    local due = delay_ms ~= "" and now_ms + delay_ms or tonumber(run_at_ms)
-    local is_later = due and due > now_ms
-    local status = is_later and "delayed" or "pending"
 
-    -- The first write: a full server refuses it, and nothing is stored.
-    redis.call("SET", BODY .. id, ARGV[at + 3])
-    redis.call("HSET", task, "status", status, "type", ARGV[at + 1], "max_attempts", ARGV[at + 4],
-      "created_at", now, "queue", queue)
-    if due then redis.call("HSET", task, "run_at", text(due)) end
-    if timeout_ms ~= "" then redis.call("HSET", task, "timeout_ms", timeout_ms) end
-    if idem ~= "" then
-      redis.call("HSET", task, "idem", idem)
-      redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 9])
-    end
-    local list = lists[queue]
-    if not list then
-      list = { new = 0 }
-      lists[queue] = list
-      queues[#queues + 1] = queue
-    end
-    list.new = list.new + 1
-    if is_later then
-      -- Claim takes a task without attempts for one that is pending since it was submitted.
-      redis.call("HSET", task, "attempts", 0)
-      dues[#dues + 1], dues[#dues + 2] = due, id
-    else
-      list[#list + 1] = id
-    end
-    fresh = fresh + 1
-    answers[#answers + 1] = status
+local function list_of(queue)
+  local list = lists[queue]
+  if not list then
+    list = { new = 0 }
+    lists[queue] = list
+    queues[#queues + 1] = queue
   end
+  return list
 end
+
+each_group(function(group, first, last, step)
+  local type_, queue, max_attempts = ARGV[group], ARGV[group + 1], ARGV[group + 2]
+  local delay_ms, run_at_ms, timeout_ms = ARGV[group + 3], ARGV[group + 4], ARGV[group + 5]
+  local due = delay_ms ~= "" and now_ms + delay_ms or tonumber(run_at_ms)
+  local is_later = due and due > now_ms
+  local status = is_later and "delayed" or "pending"
+  local list = list_of(queue)
+
+  for at = first, last, step do
+    local id, idem = ARGV[at], step == 4 and ARGV[at + 2]
+    local task = TASK .. id
+    local known = redis.call("EXISTS", task) == 1 and id or idem and first_of(idem)
+    if known then
+      local fields = redis.pcall("HMGET", TASK .. known, "status")
+      answers[#answers + 1] = { fields[1] or "pending", known }
+    else
+      -- The first write: a full server refuses it, and nothing is stored.
+      store_with_body(id, task, ARGV[at + 1], status, "type", type_, "max_attempts", max_attempts,
+        "created_at", now, "queue", queue)
+      if due then redis.call("HSET", task, "run_at", text(due)) end
+      if timeout_ms ~= "" then redis.call("HSET", task, "timeout_ms", timeout_ms) end
+      if idem then
+        redis.call("HSET", task, "idem", idem)
+        redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 3])
+      end
+      list.new = list.new + 1
+      if is_later then
+        -- Claim takes a task without attempts for one that is pending since it was submitted.
+        redis.call("HSET", task, "attempts", 0)
+        dues[#dues + 1], dues[#dues + 2] = due, id
+      else
+        list[#list + 1] = id
+      end
+      fresh = fresh + 1
+      answers[#answers + 1] = status
+    end
+  end
+end)
 
 if fresh > 0 then
   if #dues > 0 then delay(dues) end
@@ -77,7 +102,7 @@ if fresh > 0 then
       push("LPUSH", queue, list)
       wake_unless_paused(queue)
     end
-    redis.call("HINCRBY", QUEUES, queue, list.new)
+    if list.new > 0 then redis.call("HINCRBY", QUEUES, queue, list.new) end
   end
   count("submitted", fresh)
   write_counts()

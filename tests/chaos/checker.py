@@ -94,9 +94,7 @@ def check(
         name.removeprefix("task:"): value for name, (value, _) in snapshot.items() if name.startswith("task:")
     }
     bodies = {
-        name.removeprefix("body:"): json.loads(value)
-        for name, (value, _) in snapshot.items()
-        if name.startswith("body:")
+        id: json.loads(body) for id in tasks if (body := state.body(id)) is not None
     }
     totals = {name: int(n) for name, n in snapshot.get("totals", ({}, False))[0].items()}
     runs = runs_of(ledger)

@@ -96,7 +96,7 @@ def test_a_paced_claim_drops_ghosts_and_what_is_corrupt(
     ghost, gone, bodiless, id = (state.seed("pending") for _ in range(4))
     broker.cancel(ghost)
     state.lose(f"task:{gone}")
-    state.lose(f"body:{bodiless}")
+    state.lose_body(bodiless)
     fill()
 
     claimed = broker.claim(request(room=9))

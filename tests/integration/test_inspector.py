@@ -214,7 +214,7 @@ def test_a_spoilt_record_breaks_neither_a_page_nor_the_sums(
     elif spoil == "no number":
         redis_client.hset(keys.task(ids[1]), "created_at", "soon")
     else:
-        redis_client.set(keys.body(ids[1]), b"\xff{")
+        redis_client.hset(keys.task(ids[1]), "body", b"\xff{")
 
     assert [task.id for task in inspector.page(Status.PENDING).tasks] == [ids[2], ids[0]]
     assert inspector.get(ids[1]) is None

@@ -24,7 +24,7 @@ def test_a_retried_task_starts_anew(broker: Broker, state: State) -> None:
         "pending", "0", "0", "0", "0",
     ]  # fmt: skip
     assert not {"error", "finished_at", "started_at", "cancel", "progress", "unknown_at"} & task.keys()
-    assert state.lifetimes(id, "k") == [None, None, None]
+    assert state.lifetimes(id, "k") == [None, None]
     assert state.wakes() == 1
     leases = broker.claim(request(room=2)).leases
     assert [(lease.id.decode(), lease.attempt) for lease in leases] == [(waiting, 1), (id, 1)]

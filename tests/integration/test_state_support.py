@@ -50,7 +50,7 @@ def comparable(state: State) -> dict[str, object]:
     """What is stored, without times, tokens and what is told to workers and keepers."""
     found: dict[str, object] = {}
     for name, (value, has_ttl) in state.snapshot().items():
-        if name.startswith(("wake:", "claim", "mover", "token", "rate:", "body:")):
+        if name.startswith(("wake:", "claim", "mover", "token", "rate:")):
             continue
         if name == "totals":
             value.pop("failed", None)
@@ -75,7 +75,7 @@ def _plain(field: str, text: str) -> str:
     [
         lambda state, id: state.list_again(id),
         lambda state, id: state.lose(f"task:{id}"),
-        lambda state, id: state.lose(f"body:{id}"),
+        lambda state, id: state.lose_body(id),
         lambda state, id: state.lose("pending:default"),
         lambda state, id: state.lose("totals"),
         lambda state, id: state.spoil(id, "status", "delayed"),

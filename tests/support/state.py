@@ -17,6 +17,10 @@ from prefork_q.states import OPEN, Status
 
 LEASE = 30.0
 RETENTION_MS = 86_400_000
+IN_HASH = ("body", "body2", "body3", "body4", "body5", "body6", "body7", "body8")
+"""Fields of a task's hash that its payload lies in, in pieces of `PIECE` bytes; a longer one lies apart."""
+PIECE = 64
+APART = PIECE * len(IN_HASH)
 
 _seqs = count(1)
 
@@ -93,7 +97,11 @@ class State:
         with self._redis.pipeline() as pipe:
             if idempotency_key:
                 pipe.set(self.keys(f"idem:{idempotency_key}"), f"{id} print")
-            pipe.set(self.keys.body(id), body)
+            if len(body) > APART:
+                task["apart"] = 1
+                pipe.set(self.keys.body(id), body)
+            elif status is not Status.CANCELLED:
+                task |= _pieces(body)
             match status:
                 case Status.PENDING:
                     pipe.lpush(self.keys.pending(queue), id)
@@ -120,7 +128,8 @@ class State:
             if status in (Status.SUCCEEDED, Status.CANCELLED):
                 pipe.zadd(self.keys("recent"), {id: now})
                 pipe.pexpire(self.keys.task(id), RETENTION_MS)
-                pipe.pexpire(self.keys.body(id), RETENTION_MS)
+                if "apart" in task:
+                    pipe.pexpire(self.keys.body(id), RETENTION_MS)
                 if idempotency_key:
                     pipe.pexpire(self.keys(f"idem:{idempotency_key}"), RETENTION_MS)
             pipe.hincrby(self.keys("queues"), queue, 1)
@@ -165,8 +174,13 @@ class State:
         self._redis.set(self.keys(name), value)
 
     def lose(self, name: str) -> None:
-        """Delete a key: `task:<id>`, `body:<id>`, ..."""
+        """Delete a key: `task:<id>`, `idem:<key>`, ..."""
         self._redis.delete(self.keys(name))
+
+    def lose_body(self, id: str) -> None:
+        """Have a task lose its payload."""
+        self._redis.hdel(self.keys.task(id), *IN_HASH)
+        self._redis.delete(self.keys.body(id))
 
     def spoil(self, id: str, name: str, value: str | None = None) -> None:
         """Have a field of a task's record be gone, or hold something else."""
@@ -195,7 +209,13 @@ class State:
         return Status(status) if status else None
 
     def body(self, id: str | bytes) -> bytes | None:
-        return self._redis.get(self.keys.body(_text(id)))
+        """The payload of a task, None if there is none."""
+        pieces = self._redis.hmget(self.keys.task(_text(id)), IN_HASH)
+        return b"".join(filter(None, pieces)) or self._redis.get(self.keys.body(_text(id)))
+
+    def is_body_apart(self, id: str) -> bool:
+        """Whether the payload of a task has a key of its own."""
+        return bool(self._redis.exists(self.keys.body(id)))
 
     def pending(self, queue: str = "default") -> list[str]:
         """The ids on a pending list, the next first; ghosts too."""
@@ -231,8 +251,9 @@ class State:
         return bool(self._redis.delete(self.keys("mover")))
 
     def lifetimes(self, id: str, idempotency_key: str | None = None) -> list[float | None]:
-        """Seconds to live of a task's hash, body and idempotency key; None: for ever."""
-        names = [self.keys.task(id), self.keys.body(id)]
+        """Seconds to live of a task's hash, body if it lies apart, and idempotency key; None: for ever."""
+        names = [self.keys.task(id)]
+        names += [self.keys.body(id)] if self.is_body_apart(id) else []
         names += [self.keys(f"idem:{idempotency_key}")] if idempotency_key else []
         return [None if ms < 0 else ms / 1000 for ms in map(self._redis.pttl, names)]
 
@@ -302,7 +323,8 @@ class State:
                 if belonging in snapshot:
                     assert snapshot[belonging][1] is not is_kept, f"{belonging}: its task is {status}"
             if status in OPEN or status is Status.DEAD:
-                assert f"body:{id}" in snapshot, f"{id} is {status} and has no payload"
+                own = "body" if "apart" not in task else f"body:{id}"
+                assert own in task or own in snapshot, f"{id} is {status} and has no payload"
         assert not places, f"listed without a record: {places}"
         stored_ghosts = {name: int(n) for name, n in snapshot.get("ghosts", ({}, False))[0].items() if int(n)}
         assert stored_ghosts == dict(ghosts)
@@ -327,6 +349,14 @@ READERS: dict[bytes, Callable[[Any, str], Any]] = {
     b"zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
     b"set": lambda pipe, key: pipe.smembers(key),
 }
+
+
+def _pieces(body: bytes) -> dict[str, bytes]:
+    return {
+        name: body[n * PIECE : (n + 1) * PIECE]
+        for n, name in enumerate(IN_HASH)
+        if n == 0 or len(body) > n * PIECE
+    }
 
 
 def _plain(type_: bytes, value: Any) -> Any:

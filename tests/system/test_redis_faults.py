@@ -373,7 +373,7 @@ def test_what_is_spoilt_in_one_queue_harms_no_other_task(
     admin.set(keys.task(wrong), "no hash")
     admin.lpush(keys.pending("sound"), lost, wrong)
     bodiless = state.seed("pending", queue="sound", type="return")
-    state.lose(f"body:{bodiless}")
+    state.lose_body(bodiless)
     ids += node.submit_many("return", [{}] * 5, queue="sound")
     ids += node.submit_many("return", [{}] * 5, queue="spoilt")
 

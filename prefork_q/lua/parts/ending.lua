@@ -13,11 +13,11 @@ local function tell(id, status, waited)
   if waited then redis.call("PUBLISH", root .. "ended:" .. id, status) end
 end
 
--- One end for all that belongs to the task; `forget_at` is a time, ms, as text. (Redis keeps and replicates
+-- One end for all that belongs to the task; `is_apart`: its payload has a key of its own. `forget_at` is a time, ms, as text. (Redis keeps and replicates
 -- a time: given a number of ms it would make one for each key.)
-local function expire(id, task, idem, forget_at)
+local function expire(id, task, idem, is_apart, forget_at)
   redis.call("PEXPIREAT", task, forget_at)
-  redis.call("PEXPIREAT", BODY .. id, forget_at)
+  if is_apart then redis.call("PEXPIREAT", BODY .. id, forget_at) end
   if idem then redis.call("PEXPIREAT", IDEM .. idem, forget_at) end
 end
 
@@ -32,10 +32,10 @@ local function time_before(ms)
   return time
 end
 
-local function to_succeeded(id, task, result, ran_ms, idem, waited, forget_at)
+local function to_succeeded(id, task, result, ran_ms, idem, waited, is_apart, forget_at)
   redis.call("HSET", task, "status", "succeeded", "result", result,
     "finished_at", now, "started_at", time_before(ran_ms))
-  expire(id, task, idem, forget_at)
+  expire(id, task, idem, is_apart, forget_at)
   ended[#ended + 1], ended[#ended + 2] = now, id
   count("completed")
   tell(id, "succeeded", waited)
@@ -44,7 +44,7 @@ end
 -- Without a lifetime for a ghost, see parts/ghosts.lua.
 local function to_cancelled(id, task, idem, waited, forget_at)
   redis.call("HSET", task, "status", "cancelled", "finished_at", now)
-  if forget_at then expire(id, task, idem, forget_at) end
+  if forget_at then expire(id, task, idem, true, forget_at) end
   ended[#ended + 1], ended[#ended + 2] = now, id
   count("cancelled")
   tell(id, "cancelled", waited)

@@ -15,5 +15,5 @@ local function drop_ghost(id, queue, forget_at)
     return
   end
   redis.call("HINCRBY", GHOSTS, queue, -1)
-  expire(id, task, redis.call("HGET", task, "idem"), forget_at)
+  expire(id, task, redis.call("HGET", task, "idem"), true, forget_at)
 end

@@ -53,7 +53,7 @@ local function settle(verb, id, token, ran_ms, said, delay_ms, forget_at, unknow
   local task = TASK .. id
   local held
   if verb == "complete" then
-    held = redis.pcall("HMGET", task, "status", "token", "idem", "waited")
+    held = redis.pcall("HMGET", task, "status", "token", "idem", "waited", "apart")
   else
     held = redis.pcall("HMGET", task, "status", "token", "idem", "waited",
       "cancel", "queue", "attempts", "unknown_at")
@@ -63,7 +63,7 @@ local function settle(verb, id, token, ran_ms, said, delay_ms, forget_at, unknow
 
   leave(id)
   if verb == "complete" then
-    to_succeeded(id, task, said, ran_ms, held[3], held[4], forget_at)
+    to_succeeded(id, task, said, ran_ms, held[3], held[4], held[5], forget_at)
     return "ok"
   elseif verb == "fail" then
     return WORDS.fail[fail_held(id, task, held, said, delay_ms, forget_at)]

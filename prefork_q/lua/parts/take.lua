@@ -26,9 +26,9 @@ local function answer_again(record, left)
   for i = 3, #words do
     local id = words[i]
     local fields = redis.pcall("HMGET", TASK .. id, "status", "token", "type", "queue", "attempts",
-      "max_attempts", "crashes", "timeout_ms", "ready_at", "created_at")
+      "max_attempts", "crashes", "timeout_ms", "ready_at", "created_at", "body", "body2")
     if fields[1] == "processing" and fields[2] == token then
-      tasks[#tasks + 1] = { id, fields[3], fields[4], redis.call("GET", BODY .. id) or "",
+      tasks[#tasks + 1] = { id, fields[3], fields[4], body_of(id, TASK .. id, fields[11], fields[12]) or "",
         tonumber(fields[5]) or 1, tonumber(fields[6]) or 1, tonumber(fields[7]) or 0,
         tonumber(fields[8]) or 0, math.max(0, now_ms - (tonumber(fields[9] or fields[10]) or now_ms)) }
     end
@@ -91,7 +91,7 @@ local function take(at, forget_at)
         local task = TASK .. id
         -- Without attempts it was never claimed, and is pending since it was submitted.
         local fields = redis.pcall("HMGET", task, "status", "type", "max_attempts", "created_at",
-          "attempts", "timeout_ms")
+          "attempts", "timeout_ms", "body", "body2")
         local status = fields[1]
         if not status or not fields[2] then
           bad[#bad + 1] = id
@@ -112,8 +112,8 @@ local function take(at, forget_at)
           is_full = crashes > 0 and #tasks > 0
             or #tasks >= room and (crashes > 0 or not pace or pace > budget_us)
           if is_full then break end
-          local body = redis.pcall("GET", BODY .. id)
-          if type(body) ~= "string" then
+          local body = body_of(id, task, fields[7], fields[8])
+          if not body then
             bodiless[#bodiless + 1] = id
           else
             bytes = bytes + #body
