@@ -1,13 +1,17 @@
-"""A systemd in a container, for the tests of the service."""
+"""Nodes on their own servers, and a systemd in a container for the tests of the service."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.fixtures import RUN
+from tests.support.ledger import Ledger
+from tests.support.node import Node
 from tests.support.service import Service
 from tests.support.systemd import NoSystemd, System, installed_image, system_image
 
@@ -42,3 +46,23 @@ def service(installed_server: System) -> Service:
     service = Service(installed_server)
     service.set_up()
     return service
+
+
+@pytest.fixture
+def start_embedded(ledger: Ledger, tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Like `start_node`, with a server of each node's own: for what has nothing to do with the server.
+
+    A node that has ended is started again, with its tasks, by its `start`.
+    """
+    nodes: list[Node] = []
+
+    def start(*, wait_ready: bool = True, **options: Any) -> Node:
+        common: dict[str, Any] = {"url": None, "embedded": True, "ledger": ledger.path}
+        node = Node(folder=tmp_path / f"node-{len(nodes) + 1}", **(common | options))
+        nodes.append(node)
+        return node.start(wait_ready=wait_ready)
+
+    yield start
+    for node in nodes:
+        node.close()
+        print(node.log_end())
