@@ -135,6 +135,14 @@ class JournalEvents(Events):
             named += _field("PREFORKQ_ERROR_TYPE", error_type)
         return b"".join((b"MESSAGE=", line[LEAD:], fields.encode(), named, self._origin))
 
+    def attempt_lines(
+        self, type: str, queue: str, attempt: int, outcome: Outcome, ended: Sequence[tuple[bytes, float]]
+    ) -> list[bytes]:
+        lines = (
+            self.attempt_line(id.decode(), type, queue, attempt, outcome, duration) for id, duration in ended
+        )
+        return [line for line in lines if line]
+
     def _whole_line(self, event: str, level: str, fields: Mapping[str, object]) -> bytes:
         line = super()._whole_line(event, level, fields)
         lead = f"PRIORITY={PRIORITY[level]}\n".encode() + _field("PREFORKQ_EVENT", event)

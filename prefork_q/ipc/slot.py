@@ -17,8 +17,9 @@ late, for an entry that was reused meanwhile, say nothing of the new one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
+from math import inf
 from mmap import mmap
 from struct import Struct
 from typing import Final
@@ -39,6 +40,8 @@ _HELD: Final = Struct("@36s4xqdB7x")
 _HELD_WORDS: Final = 12
 _RENEWED_TOKEN, _RENEWED_AT, _LOST, _CANCELLED = 8, 9, 10, 11
 _IS_HELD: Final = 56
+
+_BOUNDS: Final = (*BOUNDS, inf)
 
 _NAME_WORDS: Final = 13
 _TYPE_WORDS: Final = stats.TYPE_COUNTERS + stats.BUCKETS + 1
@@ -332,17 +335,25 @@ class WorkerSlot:
         self._words[self._counters + counter] += n
         self._words[self._types + type_index * _TYPE_WORDS + counter] += n
 
-    def observe_duration(self, type_index: int, seconds: float) -> None:
+    def observe_durations(self, type_index: int, seconds: Sequence[float]) -> None:
         """Add to the histogram of how long attempts of this type take."""
-        at = self._durations + type_index * _TYPE_WORDS
-        self._words[at + bisect_left(BOUNDS, seconds)] += 1
-        self._floats[at + stats.BUCKETS] += seconds
+        self._observe(self._durations + type_index * _TYPE_WORDS, seconds)
 
-    def observe_wait(self, queue_index: int, seconds: float) -> None:
+    def observe_waits(self, queue_index: int, seconds: Sequence[float]) -> None:
         """Add to the histogram of how long tasks of this queue wait."""
-        at = self._waits + queue_index * _WAIT_WORDS
-        self._words[at + bisect_left(BOUNDS, seconds)] += 1
-        self._floats[at + stats.BUCKETS] += seconds
+        self._observe(self._waits + queue_index * _WAIT_WORDS, seconds)
+
+    def _observe(self, at: int, values: Sequence[float]) -> None:
+        # Sorted, a batch takes as many searches as there are bounds below its largest.
+        values = sorted(values)
+        below = 0
+        for bucket, bound in enumerate(_BOUNDS):
+            upto = bisect_right(values, bound)
+            self._words[at + bucket] += upto - below
+            if upto == len(values):
+                break
+            below = upto
+        self._floats[at + stats.BUCKETS] += sum(values)
 
     def tick(self, now: float, completed: int, failed: int) -> None:
         """Add to what ended in the second of boot time `now`."""

@@ -25,10 +25,9 @@ TURNED: Final[dict[bytes, Word]] = {b"cancelled": "cancelled", b"dead": "dead"}
 
 def settlement(outcome: Outcome) -> Settlement:
     """Return what Redis is told of an outcome."""
-    held, name, ran, text, delay, _, _ = outcome
-    lease = held.lease
+    held, delay = outcome.held, outcome.delay
     after: int | str = "" if delay is None else int(delay * 1_000)
-    return Settlement(VERBS[name], lease.id, lease.token, int(ran * 1_000), text, after)
+    return Settlement(VERBS[outcome.name], held.id, held.token, int(outcome.ran * 1_000), outcome.text, after)
 
 
 class Ledger:
@@ -40,73 +39,92 @@ class Ledger:
         self._events = events
 
     def book(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
-        """Book a commit that was answered at boot time `now` with a word for each outcome."""
-        slot, line = self._slot, self._events.attempt_line
+        """Book a commit that was answered at boot time `now` with a word for each outcome.
+
+        What succeeded is booked together, as far as it is alike; everything else one by one.
+        """
+        alike: dict[tuple[bytes, bytes, int], list[Outcome]] = {}
         lines: list[bytes] = []
-        completed: dict[int, int] = {}
-        ran: dict[bytes, tuple[float, int]] = {}
-        failed = 0
+        completed = failed = 0
         for outcome, word in zip(batch, words, strict=True):
-            held, name, seconds, _, _, error_type, error_message = outcome
-            lease, route = held.lease, held.route
+            held = outcome.held
             if word == b"stale":
                 self._refused(held)
-                continue
-            became: Word = TURNED.get(word, name)
-            index = stats.MAX_TYPES - 1 if route is None else route.number
-            if name == "released":
-                slot.add(stats.RELEASED)
-            else:
-                slot.observe_duration(index, seconds)
-                total, n = ran.get(lease.type, (0.0, 0))
-                ran[lease.type] = (total + seconds, n + 1)
-                if name == "succeeded":
-                    completed[index] = completed.get(index, 0) + 1
+            elif outcome.name == "succeeded":
+                kind = (held.type, held.queue, held.attempt)
+                if kind in alike:
+                    alike[kind].append(outcome)
                 else:
+                    alike[kind] = [outcome]
+            else:
+                became: Word = TURNED.get(word, outcome.name)
+                if outcome.name != "released":
                     failed += 1
-                    slot.add_for(index, stats.FAILED)
-            if became == "dead":
-                slot.add_for(index, stats.DEAD)
-            elif became == "retrying":
-                slot.add_for(index, stats.RETRIED)
-            elif became == "cancelled":
-                slot.add(stats.CANCELLED)
-            lines.append(
-                line(
-                    lease.id.decode(), name_of(held), lease.queue.decode(), lease.attempt, became, seconds,
-                    error_type, error_message,
-                )
-            )  # fmt: skip
-        for index, n in completed.items():
-            slot.add_for(index, stats.COMPLETED, n)
-        for type_, (total, n) in ran.items():
-            self._paces.learn(type_, total / n, n)
+                self._count(outcome, became)
+                lines.append(self._line(held, became, outcome.ran, outcome.error_type, outcome.error_message))
+        for outcomes in alike.values():
+            completed += len(outcomes)
+            lines += self._succeeded(outcomes)
         if completed or failed:
-            slot.tick(now, sum(completed.values()), failed)
+            self._slot.tick(now, completed, failed)
         self._events.lines(lines)
 
     def unfinished(self, held: Held, now: float) -> None:
         """Log that a running task is given back because its time to stop has come."""
-        lease = held.lease
-        ran = now - held.arrived_at
-        line = self._events.attempt_line(
-            lease.id.decode(), name_of(held), lease.queue.decode(), lease.attempt, "released", ran
+        self._events.lines([self._line(held, "released", now - held.arrived_at)])
+
+    def _succeeded(self, outcomes: Sequence[Outcome]) -> list[bytes]:
+        """Count tasks that have succeeded and are alike in type, queue and attempt; return their lines."""
+        held = outcomes[0].held
+        number = _number(held)
+        self._slot.add_for(number, stats.COMPLETED, len(outcomes))
+        self._ran(held, [outcome.ran for outcome in outcomes])
+        ended = [(outcome.held.id, outcome.ran) for outcome in outcomes]
+        return self._events.attempt_lines(
+            held.type_name, held.queue.decode(), held.attempt, "succeeded", ended
         )
-        self._events.lines([line])
+
+    def _count(self, outcome: Outcome, became: Word) -> None:
+        """Count an attempt that has not succeeded."""
+        slot, held = self._slot, outcome.held
+        number = _number(held)
+        if outcome.name == "released":
+            slot.add(stats.RELEASED)
+        else:
+            self._ran(held, [outcome.ran])
+            slot.add_for(number, stats.FAILED)
+        if became == "dead":
+            slot.add_for(number, stats.DEAD)
+        elif became == "retrying":
+            slot.add_for(number, stats.RETRIED)
+        elif became == "cancelled":
+            slot.add(stats.CANCELLED)
+
+    def _ran(self, held: Held, seconds: Sequence[float]) -> None:
+        """Note how long attempts at tasks of this type took."""
+        self._slot.observe_durations(_number(held), seconds)
+        self._paces.learn(held.type, sum(seconds) / len(seconds), len(seconds))
+
+    def _line(
+        self, held: Held, became: Word, ran: float, error_type: str | None = None, message: str | None = None
+    ) -> bytes:
+        return self._events.attempt_line(
+            held.id.decode(), held.type_name, held.queue.decode(), held.attempt, became, ran, error_type,
+            message,
+        )  # fmt: skip
 
     def _refused(self, held: Held) -> None:
-        lease = held.lease
         self._slot.add(stats.STALE)
         self._events.emit(
             "commit_refused",
             level="warning",
-            id=lease.id.decode(),
-            type=name_of(held),
-            attempt=lease.attempt,
+            id=held.id.decode(),
+            type=held.type_name,
+            attempt=held.attempt,
             cause="the lease is another's, or nobody's",
         )
 
 
-def name_of(held: Held) -> str:
-    """Return the name of a task's type."""
-    return held.lease.type.decode("utf-8", "replace") if held.route is None else held.route.name
+def _number(held: Held) -> int:
+    """Return the scoreboard's index of a task's type."""
+    return stats.MAX_TYPES - 1 if held.route is None else held.route.number

@@ -346,9 +346,7 @@ class FetchLoop:
             self._suspect = None
         if not self._holdings.unfinished:
             self._only_free = self._holds_back = False
-        if not batch and not (
-            self._owes_claim or (self._may_claim and self._has_more and self._room > 0)
-        ):
+        if not batch and not (self._owes_claim or (self._may_claim and self._has_more and self._room > 0)):
             return
         self._owes_claim = False
         request = self._request()
@@ -394,7 +392,7 @@ class FetchLoop:
             return
         put = self.pool.put
         for held in taken:
-            if held.lease.crashes > 0:
+            if held.crashes > 0:
                 self._suspect = held
                 self._is_suspect_placed = False
             else:
@@ -448,11 +446,11 @@ class FetchLoop:
         for held in self.pool.interrupt(now) if now >= self._standstill.doubtful_until else ():
             self.has_interrupted = True
             self._events.emit(
-                "interrupted", level="warning", id=held.lease.id.decode(), attempt=held.lease.attempt,
+                "interrupted", level="warning", id=held.id.decode(), attempt=held.attempt,
                 cause="its time limit has passed",
             )  # fmt: skip
         if now >= self._threads_checked_at + THREADS_CHECK:
             self._threads_checked_at = now
             for outcome in self.pool.replace_dead():
-                self._events.emit("processor_lost", level="error", id=outcome.held.lease.id.decode())
+                self._events.emit("processor_lost", level="error", id=outcome.held.id.decode())
                 self._outbox.append(outcome)

@@ -54,17 +54,23 @@ class Holdings:
 
     def take(self, leases: Sequence[Lease], claimed_at: float, now: float) -> list[Held]:
         """Take in claimed tasks; `claimed_at` is a boot time not after their leases began."""
-        hold, observe_wait, free = self._slot.hold, self._slot.observe_wait, self._free
-        queue_index, route_of, cost_of = self._queues.index, self._routes.get, self._costs.get
+        hold, free, route_of, cost_of = self._slot.hold, self._free, self._routes.get, self._costs.get
         taken = []
+        waited: dict[bytes, list[float]] = {}
         for lease in leases:
-            index = free.pop()
-            hold(index, lease.id, lease.token, claimed_at)
-            observe_wait(queue_index(lease.queue), lease.wait_ms / 1_000)
-            cost = cost_of(lease.type)
+            _, type, queue, _, _, _, _, _, wait_ms, _ = lease
+            cost = cost_of(type)
+            held = Held(lease, route_of(type), free.pop(), claimed_at, now, cost)
+            hold(held.index, held.id, held.token, claimed_at)
+            taken.append(held)
             if cost is not None:
                 self.cost += cost
-            taken.append(Held(lease, route_of(lease.type), index, claimed_at, now, cost))
+            if queue in waited:
+                waited[queue].append(wait_ms / 1_000)
+            else:
+                waited[queue] = [wait_ms / 1_000]
+        for queue, seconds in waited.items():
+            self._slot.observe_waits(self._queues.index(queue), seconds)
         self.unfinished += len(taken)
         self._all.update(taken)
         return taken

@@ -149,7 +149,7 @@ class Processor:
         self._wake_by(0.0)
 
     def _attempt(self, held: Held) -> Outcome:
-        lease, route = held.lease, held.route
+        route = held.route
         started = boot_time()
         # Stopped or starved for so long that somebody else may have it: it must not start here. A
         # young lease need not be looked up.
@@ -159,16 +159,16 @@ class Processor:
             return Outcome(held, "released")
         if route is None:
             return self._unknown(held)
-        timeout = lease.timeout_ms / 1_000 or route.timeout or 0.0
+        timeout = held.timeout_ms / 1_000 or route.timeout or 0.0
         if timeout:
             self._slot.start(
-                self.number, lease.id, lease.type, lease.attempt, lease.token, started,
+                self.number, held.id, held.type, held.attempt, held.token, started,
                 started + timeout + self._grace, self._delay_of_hard_limit(held),
             )  # fmt: skip
         else:
-            self._slot.start(self.number, lease.id, lease.type, lease.attempt, lease.token, started)
+            self._slot.start(self.number, held.id, held.type, held.attempt, held.token, started)
         try:
-            arguments = route.arguments(lease.body)
+            arguments = route.arguments(held.body)
             if route.context_parameter is not None:
                 arguments[route.context_parameter] = self._context(held, timeout)
             if timeout:
@@ -202,10 +202,10 @@ class Processor:
 
     def _delay_of_hard_limit(self, held: Held) -> float:
         """Return the seconds to the next attempt if this one ends at its hard limit, -1 if it is the last."""
-        lease, route = held.lease, held.route
-        if route is None or lease.attempt >= lease.max_attempts or self._is_final(held, TaskTimeout()):
+        route = held.route
+        if route is None or held.attempt >= held.max_attempts or self._is_final(held, TaskTimeout()):
             return -1.0
-        return route.retry.delay(lease.attempt, self._rng)
+        return route.retry.delay(held.attempt, self._rng)
 
     @staticmethod
     def _is_final(held: Held, error: BaseException) -> bool:
@@ -214,34 +214,31 @@ class Processor:
 
     def _failure_of(self, held: Held, failure: Failure, ran: float, asked: float | None = None) -> Outcome:
         """Return the outcome of a failure that may be retried, after `asked` seconds at least."""
-        lease = held.lease
-        if lease.attempt >= lease.max_attempts:
+        if held.attempt >= held.max_attempts:
             return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
         retry = held.route.retry if held.route is not None else NO_ROUTE_RETRY
         # What was asked for is the handler's, and may be no number.
         if isinstance(asked, (int, float)) and not math.isnan(asked):
             delay = retry.at_least(asked, self._rng)
         else:
-            delay = retry.delay(lease.attempt, self._rng)
+            delay = retry.delay(held.attempt, self._rng)
         return Outcome(held, "retrying", ran, failure.text, delay, failure.type, failure.message)
 
     def _unknown(self, held: Held) -> Outcome:
-        type_ = held.lease.type.decode("utf-8", "replace")
-        failure = told("UnknownType", f"no live worker knows a handler for the type {type_!r}")
+        failure = told("UnknownType", f"no live worker knows a handler for the type {held.type_name!r}")
         delay = UNKNOWN_DELAY * (1 + 0.2 * self._rng.random())
         return Outcome(held, "released", 0.0, failure.text, delay, failure.type, failure.message)
 
     # -- what a handler is given
 
     def _context(self, held: Held, timeout: float) -> TaskContext:
-        lease = held.lease
         return TaskContext(
-            id=lease.id.decode(),
-            type=lease.type.decode(),
-            attempt=lease.attempt,
-            max_attempts=lease.max_attempts,
+            id=held.id.decode(),
+            type=held.type_name,
+            attempt=held.attempt,
+            max_attempts=held.max_attempts,
             deadline=time.time() + timeout if timeout else None,
-            token=lease.token,
+            token=held.token,
             runtime=AttemptRuntime(held, self._slot, self._lease, self._report_progress),
         )
 

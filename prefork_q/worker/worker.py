@@ -252,7 +252,7 @@ class Worker:
         self._tell_fates()
 
     def _tell_fates(self) -> None:
-        left = [held.lease.id.decode() for held in self._loop.uncommitted()]
+        left = [held.id.decode() for held in self._loop.uncommitted()]
         if left:
             cause = "Redis did not answer before the time to stop came"
             self._events.emit("left_leased", level="error", tasks=len(left), ids=left[:20], cause=cause)
@@ -380,6 +380,5 @@ class Worker:
         running = next((held for p in self._pool.processors if (held := p.current) is not None), None)
         title = self._title
         if running is not None:
-            lease = running.lease
-            title += f" [{lease.type.decode('utf-8', 'replace')} {lease.id.decode()}]"
+            title += f" [{running.type_name} {running.id.decode()}]"
         setproctitle(title)

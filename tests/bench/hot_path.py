@@ -27,6 +27,7 @@ from prefork_q.broker import ClaimRequest, Limits, commit_arguments, parse_claim
 from prefork_q.events import Events
 from prefork_q.ids import new_id
 from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.nonblocking import pack_command
 from prefork_q.scripts import scripts
 from prefork_q.sink import Sink
 from prefork_q.worker.commit import Ledger, settlement
@@ -108,8 +109,8 @@ class Way:
         self.leases = parse_claimed(self.parsed[1]).leases
 
     def take(self) -> None:
-        take, now = self.holdings.take, time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.held = [take(lease, now, now) for lease in self.leases]
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.held = self.holdings.take(self.leases, now, now)
 
     def put(self) -> None:
         for held in self.held:
@@ -134,7 +135,7 @@ class Way:
         self.arguments = commit_arguments(map(settlement, self.outcomes), self.request, Limits())
 
     def pack(self) -> None:
-        hiredis.pack_command(scripts()["commit"].by_sha("pq:{default}:", *self.arguments))
+        pack_command(scripts()["commit"].by_sha("pq:{default}:", *self.arguments))
 
     def let_go(self) -> None:
         self.holdings.settle(self.outcomes)

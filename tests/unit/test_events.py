@@ -22,6 +22,10 @@ ID = "0197e2a4-0000-7000-8000-000000000001"
 PROCESS = {"worker": 3, "gen": 2, "pid": 4711}
 
 
+def without_time(line: bytes) -> bytes:
+    return re.sub(rb"\d{4}-\d\d-\d\dT[\d:.]+Z", b"", line, count=1)
+
+
 class Log:
     """Events to a file, and what stands in it."""
 
@@ -77,6 +81,7 @@ def test_lines_below_the_level_are_not_written(tmp_path: Path) -> None:
 
     log.events.emit("noticed")
     log.events.lines([log.events.attempt_line(ID, "t", "q", 1, "succeeded", 0.1)])
+    log.events.lines(log.events.attempt_lines("t", "q", 1, "succeeded", [(ID.encode(), 0.1)]))
     log.events.lines([log.events.attempt_line(ID, "t", "q", 1, "dead", 0.1)])
 
     assert [entry["level"] for entry in log.objects()] == ["error"]
@@ -172,6 +177,20 @@ def test_an_attempts_line_in_text(text_log: Log) -> None:
         f"error   finished id={ID} type=thumb queue=low attempt=2 outcome=dead duration_ms=12.500 "
         'error_type=ValueError error_message="bad width" worker=3 gen=2 pid=4711\n'
     )
+
+
+@pytest.mark.parametrize("name", ["thumb", "50%", "%s %(a)b", "a\0\1b", "é😀", "redis://u:s3cret@h/0"])
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_lines_of_attempts_that_ended_alike_are_those_of_each(
+    tmp_path: Path, format: Format, name: str
+) -> None:
+    events = Log(tmp_path / "log", format).events
+    ended = [(ID.encode(), 0.0125), (b"another", 3.0004)]
+
+    together = events.attempt_lines(name, name, 2, "succeeded", ended)
+    alone = [events.attempt_line(id.decode(), name, name, 2, "succeeded", ran) for id, ran in ended]
+
+    assert [without_time(line) for line in together] == [without_time(line) for line in alone]
 
 
 @pytest.mark.parametrize(

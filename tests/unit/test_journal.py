@@ -118,6 +118,15 @@ def test_attempts_that_are_written_together_are_a_record_each(
     assert r'error_message="two\nlines"' in second["MESSAGE"]
 
 
+def test_attempts_that_ended_alike_are_a_record_each(journal: Journal, events: JournalEvents) -> None:
+    events.lines(events.attempt_lines("thumb", "default", 1, "succeeded", [(b"t1", 0.25), (b"t2", 0.5)]))
+
+    records = [dict(journal.record()) for _ in range(2)]
+    assert [(one["PREFORKQ_TASK_ID"], one["PREFORKQ_DURATION_MS"]) for one in records] == [
+        ("t1", "250.000"), ("t2", "500.000"),
+    ]  # fmt: skip
+
+
 def test_a_value_of_several_lines_stays_one_value(journal: Journal, events: JournalEvents) -> None:
     trace = "Traceback\n  File x\nPREFORKQ_TASK_ID=forged\nValueError: redis://u:geheim@h/0"
     events.emit("failed", level="error", traceback=trace)
@@ -167,6 +176,7 @@ def test_levels_that_are_off_make_no_record(events: JournalEvents) -> None:
     events.set_level("error")
 
     assert events.attempt_line("t", "a", "q", 1, "succeeded", 0.1) == b""
+    assert events.attempt_lines("a", "q", 1, "succeeded", [(b"t", 0.1)]) == []
 
 
 def test_the_fields_of_a_process_are_kept(journal: Journal, events: JournalEvents) -> None:

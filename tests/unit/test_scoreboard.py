@@ -112,8 +112,8 @@ def test_counters_are_kept_in_all_and_by_type(slot: WorkerSlot) -> None:
 def test_histograms_count_a_bound_in_its_own_bucket(slot: WorkerSlot) -> None:
     slot.register(["a"], ["q"])
     for seconds in (BOUNDS[0], BOUNDS[0] + 0.001, 10_000.0):
-        slot.observe_duration(0, seconds)
-        slot.observe_wait(0, seconds)
+        slot.observe_durations(0, [seconds])
+        slot.observe_waits(0, [seconds])
 
     shot = slot.snapshot()
     for histogram in (shot.types["a"].durations, shot.waits["q"]):

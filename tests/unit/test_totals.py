@@ -13,8 +13,8 @@ def slot_with(completed: int, *, at: float = 100.0) -> WorkerSlot:
     slot.open("node.0.1", generation=1)
     slot.register(["a"], ["q"])
     slot.add_for(0, stats.COMPLETED, completed)
-    slot.observe_duration(0, 0.2)
-    slot.observe_wait(0, 0.2)
+    slot.observe_durations(0, [0.2])
+    slot.observe_waits(0, [0.2])
     slot.tick(at, completed, 1)
     return slot
 

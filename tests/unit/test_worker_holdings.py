@@ -51,7 +51,7 @@ def stand() -> Stand:
 def test_what_is_taken_stands_in_the_table_until_it_is_settled(stand: Stand) -> None:
     first, second = stand.take(2)
     assert [(held.id, held.token) for held in stand.slot.holds()] == [
-        (first.lease.id.decode(), 1), (second.lease.id.decode(), 2),
+        (first.id.decode(), 1), (second.id.decode(), 2),
     ]  # fmt: skip
     assert (len(stand.holdings), stand.holdings.unfinished) == (2, 2)
 

@@ -220,7 +220,7 @@ def test_an_old_lease_that_nobody_renewed_is_not_started(stand: Stand) -> None:
 
 def test_an_old_lease_that_was_renewed_is_started(stand: Stand) -> None:
     held = stand.held(lambda: 1, age=LEASE + 1)
-    stand.slot.renewed(held.index, held.lease.token, boot_time())
+    stand.slot.renewed(held.index, held.token, boot_time())
 
     stand.pool.put(held)
     until(lambda: stand.outcomes)
@@ -230,7 +230,7 @@ def test_an_old_lease_that_was_renewed_is_started(stand: Stand) -> None:
 
 def test_a_lease_that_is_known_to_be_lost_is_not_started(stand: Stand) -> None:
     held = stand.held(lambda: 1, age=LEASE / 2)
-    stand.slot.lost(held.index, held.lease.token)
+    stand.slot.lost(held.index, held.token)
 
     stand.pool.put(held)
     until(lambda: stand.outcomes)
@@ -331,7 +331,6 @@ def test_limits_enforced_at_the_very_end_of_handlers_hit_nothing_else(stand: Sta
         stand.pool.put(limited)
         stand.pool.put(free)
 
-
         def is_over(free: Held = free) -> bool:
             return any(outcome.held is free for outcome in stand.outcomes)
 
@@ -370,7 +369,7 @@ class Mortal(Processor):
         raise SystemExit
 
     def _attempt(self, held: Held) -> Outcome:
-        if held.lease.body == b'"die"':
+        if held.body == b'"die"':
             raise SystemExit
         return super()._attempt(held)
 
