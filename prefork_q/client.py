@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import accumulate
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -42,6 +44,7 @@ REPEAT_TIME: Final = 5.0
 """Seconds after which nothing is repeated any more."""
 CALL_TASKS, CALL_BYTES = 500, 1 << 20
 """Tasks and bytes of payloads that one call submits: what one script may do to Redis's time."""
+BODY = attrgetter("body")
 
 
 class _Connected:
@@ -264,11 +267,11 @@ class Task:
     `is_replayed`: the idempotency key was used before, and this is the first request's task.
     """
 
+    __slots__ = ("_client", "id", "is_replayed", "status")
+
     def __init__(self, client: Client, submitted: Submitted) -> None:
         self._client = client
-        self.id = submitted.id
-        self.status = submitted.status
-        self.is_replayed = submitted.is_replayed
+        self.id, self.status, self.is_replayed = submitted
 
     def wait(self, timeout: float | None = None) -> Any:
         """Return the result, as soon as there is one; see `Client.wait`."""
@@ -289,11 +292,11 @@ class Task:
 
 
 def _chunks(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-    start = size = 0
-    for index, submission in enumerate(submissions):
-        if index > start and (index - start >= CALL_TASKS or size + len(submission.body) > CALL_BYTES):
-            yield submissions[start:index]
-            start, size = index, 0
-        size += len(submission.body)
-    if start < len(submissions):
-        yield submissions[start:]
+    for start in range(0, len(submissions), CALL_TASKS):
+        chunk = submissions[start : start + CALL_TASKS]
+        while sum(map(len, map(BODY, chunk))) > CALL_BYTES and len(chunk) > 1:
+            sizes = accumulate(map(len, map(BODY, chunk)))
+            fitting = max(1, sum(size <= CALL_BYTES for size in sizes))
+            yield chunk[:fitting]
+            chunk = chunk[fitting:]
+        yield chunk
