@@ -5,9 +5,9 @@
 -- how many queues, the queues in order, then pairs of type and its pace in µs. At most `limit` tasks are
 -- taken: `room` of any type, the others while they are of a paced type and fit the budget.
 --
--- returns  {word, token, tasks, dropped, left}: word is ok, again (the same seq: the same answer), late
---          (a later call has been answered) or gone; a task is
---          {id, type, queue, body, attempt, max_attempts, crashes, timeout_ms, wait_ms};
+-- returns  {word, token, lots, dropped, left}: word is ok, again (the same seq: the same answer), late
+--          (a later call has been answered) or gone; a lot holds neighbours that are alike:
+--          {type, queue, attempt, max_attempts, crashes, timeout_ms, {id, body, wait_ms, ...}};
 --          dropped holds {id or queue, reason} for what was found unreadable;
 --          left is 1 if the queues have more that could be claimed, else 0.
 
@@ -19,8 +19,20 @@ local SCAN_LIMIT = 1000
 local TOO_LONG_FOR_A_LIST = string.rep("-", 65)
 local MANY = 8
 
+local function put_in_lot(lots, type_, queue, attempt, max_attempts, crashes, timeout_ms, id, body, since)
+  local lot = lots[#lots]
+  if not lot or lot[1] ~= type_ or lot[2] ~= queue or lot[3] ~= attempt or lot[4] ~= max_attempts
+    or lot[5] ~= crashes or lot[6] ~= timeout_ms then
+    lot = { type_, queue, attempt, max_attempts, crashes, timeout_ms, {} }
+    lots[#lots + 1] = lot
+  end
+  local tasks = lot[7]
+  local n = #tasks
+  tasks[n + 1], tasks[n + 2], tasks[n + 3] = id, body, math.max(0, now_ms - since)
+end
+
 local function answer_again(record, left)
-  local words, tasks = {}, {}
+  local words, lots = {}, {}
   for word in string.gmatch(record, "%S+") do words[#words + 1] = word end
   local token = words[2]
   for i = 3, #words do
@@ -28,12 +40,13 @@ local function answer_again(record, left)
     local fields = redis.pcall("HMGET", TASK .. id, "status", "token", "type", "queue", "attempts",
       "max_attempts", "crashes", "timeout_ms", "ready_at", "created_at", "body", "body2")
     if fields[1] == "processing" and fields[2] == token then
-      tasks[#tasks + 1] = { id, fields[3], fields[4], body_of(id, TASK .. id, fields[11], fields[12]) or "",
-        tonumber(fields[5]) or 1, tonumber(fields[6]) or 1, tonumber(fields[7]) or 0,
-        tonumber(fields[8]) or 0, math.max(0, now_ms - (tonumber(fields[9] or fields[10]) or now_ms)) }
+      put_in_lot(lots, fields[3], fields[4], tonumber(fields[5]) or 1, tonumber(fields[6]) or 1,
+        tonumber(fields[7]) or 0, tonumber(fields[8]) or 0,
+        id, body_of(id, TASK .. id, fields[11], fields[12]) or "",
+        tonumber(fields[9] or fields[10]) or now_ms)
     end
   end
-  return { "again", token, tasks, {}, left }
+  return { "again", token, lots, {}, left }
 end
 
 -- Leaves wake-up tokens for the queues that have tasks; returns whether there are such.
@@ -70,7 +83,7 @@ local function take(at, forget_at)
   for i = last_queue + 1, #ARGV, 2 do paces[ARGV[i]] = tonumber(ARGV[i + 1]) end
   local token = text(math.max((redis.call("GET", TOKEN) or 0) + 1, now_us))
 
-  local tasks, ids, hashes, counted, taken = {}, {}, {}, {}, {}
+  local lots, ids, hashes, counted, taken = {}, {}, {}, {}, {}
   local ghosts, strays, bad, bodiless, dropped = {}, 0, {}, {}, {}
   local bytes, scanned, is_full = 0, 0, limit <= 0
 
@@ -78,7 +91,7 @@ local function take(at, forget_at)
     local queue = ARGV[q]
     local pending = PENDING .. queue
     while not is_full and not closed[queue] and scanned < SCAN_LIMIT do
-      local want = math.min(limit - #tasks, SCAN_LIMIT - scanned)
+      local want = math.min(limit - #ids, SCAN_LIMIT - scanned)
       local peeked = redis.pcall("LRANGE", pending, -want, "-1")
       if peeked.err then
         set_aside(queue)
@@ -109,21 +122,21 @@ local function take(at, forget_at)
           local type_ = fields[2]
           local pace = paces[type_]
           -- What took a worker down runs alone, so that it takes no other task with it.
-          is_full = crashes > 0 and #tasks > 0
-            or #tasks >= room and (crashes > 0 or not pace or pace > budget_us)
+          is_full = crashes > 0 and #ids > 0
+            or #ids >= room and (crashes > 0 or not pace or pace > budget_us)
           if is_full then break end
           local body = body_of(id, task, fields[7], fields[8])
           if not body then
             bodiless[#bodiless + 1] = id
           else
             bytes = bytes + #body
-            is_full = #tasks > 0 and bytes > max_bytes
+            is_full = #ids > 0 and bytes > max_bytes
             if is_full then break end
-            local n = #tasks + 1
+            local n = #ids + 1
             ids[n], hashes[n], taken[id] = id, task, true
             counted[n] = attempts == 0 and "1" or text(attempts + 1)
-            tasks[n] = { id, type_, queue, body, attempts + 1, tonumber(fields[3]) or 1, crashes,
-              fields[6] and tonumber(fields[6]) or 0, math.max(0, now_ms - ready_at) }
+            put_in_lot(lots, type_, queue, attempts + 1, tonumber(fields[3]) or 1, crashes,
+              fields[6] and tonumber(fields[6]) or 0, id, body, ready_at)
             if pace then budget_us = budget_us - pace end
             is_full = crashes > 0 or n >= limit
           end
@@ -137,17 +150,17 @@ local function take(at, forget_at)
     end
   end
 
-  if #tasks > 0 then
+  if #ids > 0 then
     local expiry, leases = text(now_ms + lease_ms), {}
     redis.call("SET", TOKEN, token)
-    for n = 1, #tasks do
+    for n = 1, #ids do
       redis.call("HSET", hashes[n], "status", "processing", "token", token,
         "attempts", counted[n], "started_at", now)
       leases[2 * n - 1], leases[2 * n] = expiry, ids[n]
     end
-    if #tasks > MANY then redis.call("ZADD", PROCESSING, expiry, TOO_LONG_FOR_A_LIST) end
+    if #ids > MANY then redis.call("ZADD", PROCESSING, expiry, TOO_LONG_FOR_A_LIST) end
     redis.call("ZADD", PROCESSING, unpack(leases))
-    if #tasks > MANY then redis.call("ZREM", PROCESSING, TOO_LONG_FOR_A_LIST) end
+    if #ids > MANY then redis.call("ZREM", PROCESSING, TOO_LONG_FOR_A_LIST) end
     redis.call("ZADD", CLAIMS, now, worker)
   end
   redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
@@ -165,5 +178,5 @@ local function take(at, forget_at)
   end
   if strays > 0 then count("strays", strays) end
   write_sets()
-  return { "ok", token, tasks, dropped, wake_for(first_queue, last_queue, closed) }
+  return { "ok", token, lots, dropped, wake_for(first_queue, last_queue, closed) }
 end
