@@ -92,6 +92,10 @@ class _Client(redis.Redis):
             if as_unavailable(error).kind == "readonly":
                 self._begin_anew(connection)
             raise
+        except redis.TimeoutError:
+            # Those that wait may be as dead without a word: one call shall have waited in vain, not each.
+            self._begin_anew(connection)
+            raise
         except BaseException:
             # An answer that still comes would be taken for that to the next call.
             connection.disconnect()
@@ -100,7 +104,7 @@ class _Client(redis.Redis):
             self._idle.append(connection)
 
     def _begin_anew(self, connection: Any) -> None:
-        """Drop this connection and those that wait: they lead to a primary that is none any more. By now the
+        """Drop this connection and those that wait. To a primary that is none any more, say: by now the
         address may lead to another server, which only a new connection finds."""
         idle = []
         with suppress(IndexError):

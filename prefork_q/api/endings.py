@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from prefork_q.broker import Broker
-from prefork_q.connection import Link
+from prefork_q.connection import COMMAND_TIMEOUT, Link
 from prefork_q.errors import Unavailable
 from prefork_q.keys import Keys
 from prefork_q.states import ENDED
@@ -25,6 +25,11 @@ AGAIN = 0.5
 """Seconds after which a lost subscription is made again."""
 PAUSE = 0.05
 """Seconds between two tries to connect, at least."""
+
+
+SILENCE = 5.0
+"""Seconds without a word of Redis after which it is asked for one: who only listens never learns that the
+other end is gone."""
 
 
 class Waiter:
@@ -65,11 +70,17 @@ class Endings:
             return
         try:
             until = time.monotonic() + seconds
-            while not self._wait(id, until, is_gone):
+            is_over = self._wait(id, until, is_gone)
+            while not is_over:
                 # The subscription was lost, and with it perhaps the message.
                 with self._changed:
                     left = max(0.0, until - time.monotonic())
                     self._changed.wait_for(lambda: self._is_closed, min(AGAIN, left))
+                try:
+                    is_over = self._wait(id, until, is_gone)
+                except Unavailable:
+                    # What broke the one connection may have broken those of the broker.
+                    is_over = time.monotonic() >= until
         finally:
             self._room.release()
 
@@ -161,6 +172,10 @@ class Listener:
         self._wanted: set[bytes] = set()
         self._unconfirmed: Counter[bytes] = Counter()
         """Subscriptions asked for and not confirmed; a channel may have been left and asked for again."""
+        self._is_asked = False
+        """Whether Redis has something to answer."""
+        self._look_at = 0.0
+        """Monotonic time until which it may be silent."""
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         threading.Thread(target=self._run, name="endings", daemon=True).start()
 
@@ -179,6 +194,7 @@ class Listener:
                 self._receive()
             except Unavailable:
                 self._link.close()
+                self._is_asked = False
                 self._wanted.clear()
                 self._unconfirmed.clear()
                 self._endings.lose()
@@ -191,26 +207,42 @@ class Listener:
         added, dropped = self._wanted - before, before - self._wanted
         if added:
             self._unconfirmed.update(added)
-            self._link.send("SUBSCRIBE", *added)
+            self._ask("SUBSCRIBE", *added)
         if dropped:
-            self._link.send("UNSUBSCRIBE", *dropped)
+            self._ask("UNSUBSCRIBE", *dropped)
 
     def _receive(self) -> None:
         """Wait until there is something to do, and take in what has come."""
         fds = [self._wake_reader]
         if self._link.is_connected:
             fds.append(self._link.fileno())
-        ready = self._poll(None, fds)
+        ready = self._poll(max(0.0, self._look_at - time.monotonic()) if self._wanted else None, fds)
         if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
         while self._link.has_answer():
-            kind, channel, _ = self._link.receive()
-            if kind == b"message":
-                self._endings.tell(channel)
-            elif kind == b"subscribe":
-                self._unconfirmed[channel] -= 1
-                if self._unconfirmed[channel] == 0 and channel in self._wanted:
-                    self._endings.confirm(channel)
+            self._take(self._link.receive())
+        if self._wanted and time.monotonic() >= self._look_at:
+            if self._is_asked:
+                raise Unavailable("Redis is silent on a subscribed connection", kind="timeout")
+            self._ask("PING")
+
+    def _take(self, answer: list[bytes]) -> None:
+        """Take in one message or confirmation; any shows that the connection lives."""
+        self._is_asked = False
+        self._look_at = time.monotonic() + SILENCE
+        kind, channel = answer[:2]
+        if kind == b"message":
+            self._endings.tell(channel)
+        elif kind == b"subscribe":
+            self._unconfirmed[channel] -= 1
+            if self._unconfirmed[channel] == 0 and channel in self._wanted:
+                self._endings.confirm(channel)
+
+    def _ask(self, *command: object) -> None:
+        self._link.send(*command)
+        if not self._is_asked:
+            self._is_asked = True
+            self._look_at = time.monotonic() + COMMAND_TIMEOUT
 
     def _poll(self, seconds: float | None, fds: list[int]) -> set[int]:
         poller = select.poll()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -70,6 +71,25 @@ def test_dead_connections_that_nobody_closed_are_given_up(
     until(lambda: len(ledger.starts()) == 2, 12, "a start of both")
     until(lambda: {state.status(id) for id in ids} == {"succeeded"}, 5, "both ends")
     until(lambda: node.http("GET", "/readyz").status == 200, SOON, "an API that answers")
+
+
+def test_a_client_that_waits_over_dead_connections_is_answered(
+    start_node: StartNode, own_server: Server, proxy: Proxy, keys: Keys
+) -> None:
+    node, admin = start_node(url=proxy.url), own_server.client()
+    node.ended(node.submit("return"))  # the api has a subscribed connection by now
+    id = node.submit("sleep", {"seconds": 2.0})
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(node.task, id, wait=30)
+        until(lambda: admin.pubsub_numsub(keys.ended(id))[0][1] == 1, 10, "a subscription")
+        for _ in range(5):  # and what comes right after it
+            assert node.task(id)["status"] in ("pending", "processing")
+        proxy.freeze()
+        began = time.monotonic()
+
+        # Five seconds of silence, five for an answer, and five for a call on another dead connection.
+        assert waiting.result()["status"] == "succeeded"
+        assert time.monotonic() - began < 20
 
 
 def test_a_link_that_flaps_is_found_by_every_worker(
