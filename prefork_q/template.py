@@ -1,11 +1,11 @@
-"""The template: imports the user's handlers once, and forks workers from that on request.
+"""The template: imports the user's handlers once, and forks workers and api processes from that on request.
 
-- Workers share its memory copy-on-write; `gc.freeze` keeps the collector from writing to every object.
-- Forking is safe only from a process of one thread, and a socket that is shared by all workers is a
+- They share its memory copy-on-write; `gc.freeze` keeps the collector from writing to every object.
+- Forking is safe only from a process of one thread, and a socket that is shared by all of them is a
   trap. With `preload` auto, an import that leaves threads or sockets is told to the master, which
-  starts a template that imports nothing: then each worker imports for itself.
-- It has one thread, answers one request after the other, and dies without harm: workers are not its
-  children, since they are forked twice and fall to the master.
+  starts a template that imports nothing: then each of them imports for itself.
+- It has one thread, answers one request after the other, and dies without harm: whom it makes is not its
+  child, but forked twice, and falls to the master.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Final, Generic, TypeVar
 
 from setproctitle import setproctitle
@@ -30,30 +31,31 @@ from prefork_q.ipc.messages import Drain, Failed, Ready, Spawn, Spawned, SpawnFa
 
 EX_CONFIG: Final = 78
 SPAWN_TIMEOUT: Final = 5.0
-"""Seconds that the middle process has to make a worker and exit."""
+"""Seconds that the middle process has to make a newborn and exit."""
 IDLE: Final = 60.0
 """Seconds between two looks at a channel that stays quiet."""
 
 THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Read by numeric libraries at import; unset, each worker would start a thread for every core."""
+"""Read by numeric libraries at import; unset, each process would start a thread for every core."""
 
 AppT = TypeVar("AppT")
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSettings:
-    """`preload` is auto, on or off; `keep_fds` are descriptors that workers keep, such as the log's."""
+    """`preload` is auto, on or off; `keep_fds` are descriptors that all keep, such as the log's."""
 
     preload: str = "auto"
     keep_fds: tuple[int, ...] = ()
 
 
 class Template(Generic[AppT]):
-    """Entry point of the template's process, and of the workers that come out of it.
+    """Entry point of the template's process, and of those that come out of it.
 
     Args:
         load: imports the handlers; raises ConfigurationError if that cannot be done.
         worker: the worker's entry point, given the birth and what `load` returned.
+        api: the same of an api process.
         on_start: runs the hooks for the template, after the import.
         events: the log.
     """
@@ -62,12 +64,13 @@ class Template(Generic[AppT]):
         self,
         load: Callable[[], AppT],
         worker: Callable[[Birth, AppT], int],
+        api: Callable[[Birth, AppT], int],
         on_start: Callable[[AppT], None],
         settings: TemplateSettings,
         events: Events,
     ) -> None:
         self._load = load
-        self._worker = worker
+        self._entries = {"worker": worker, "api": api}
         self._on_start = on_start
         self._settings = settings
         self._events = events
@@ -109,7 +112,7 @@ class Template(Generic[AppT]):
                 match message:
                     case None:
                         channel.poll(IDLE)
-                    case Spawn() if len(fds) == 2:
+                    case Spawn(role=role) if role in self._entries and fds:
                         channel.send(self._spawn(birth, app, message, fds, is_forced=is_forced))
                     case Drain():
                         return 0
@@ -123,10 +126,10 @@ class Template(Generic[AppT]):
     def _spawn(
         self, birth: Birth, app: AppT | None, request: Spawn, fds: list[int], *, is_forced: bool
     ) -> Spawned | SpawnFailed:
-        """Make one worker; `fds` are its end of its channel and its file for stacks, closed here after."""
+        """Make one process; `fds` are what came along for it, closed here after."""
         try:
             pid = fork_detached(
-                lambda: self._begin(birth, app, request, *fds),
+                lambda: self._begin(birth, app, request, fds[0], fds[1:]),
                 keep_fds=(*fds, *self._settings.keep_fds),
                 is_forced=is_forced,
                 timeout=SPAWN_TIMEOUT,
@@ -138,18 +141,21 @@ class Template(Generic[AppT]):
                 os.close(fd)
         return Spawned(request.incarnation, pid)
 
-    def _begin(self, birth: Birth, app: AppT | None, request: Spawn, fd: int, stacks_fd: int) -> int:
-        """Runs in the new worker."""
-        setproctitle(f"prefork-q: worker {request.slot}")
-        channel = Channel.from_fd(fd)
+    def _begin(
+        self, birth: Birth, app: AppT | None, request: Spawn, channel_fd: int, others: list[int]
+    ) -> int:
+        """Runs in the new process."""
+        is_worker = request.role == "worker"
+        setproctitle(f"prefork-q: worker {request.slot}" if is_worker else f"prefork-q: {request.role}")
+        channel = Channel.from_fd(channel_fd)
         if app is None:
             try:
                 app = self._load()
             except BaseException as error:
                 return _fail(channel, error)
-        return self._worker(
+        return self._entries[request.role](
             Birth(
-                role="worker",
+                role=request.role,
                 slot=request.slot,
                 incarnation=request.incarnation,
                 generation=request.generation,
@@ -157,7 +163,8 @@ class Template(Generic[AppT]):
                 channel=channel,
                 scoreboard=birth.scoreboard,
                 cell=request.cell,
-                stacks_fd=stacks_fd,
+                stacks_fd=others[0] if is_worker else -1,
+                listeners=() if is_worker else tuple(socket(fileno=fd) for fd in others),
             ),
             app,
         )

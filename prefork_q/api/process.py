@@ -1,7 +1,7 @@
 """The api process of a node: its life from birth to end. Main thread.
 
-- introduces itself to the master, imports the handlers for their schemas, serves on the sockets that
-  the master has opened;
+- introduces itself to the master, takes the schemas of the handlers that the template has imported (with
+  preloading off it imports them), serves on the sockets that the master has opened;
 - drains when the master says so, on a SIGTERM of its own, or when the master is gone: it accepts
   nothing more, answers what it has, tells who waits for a task what is known now, and exits 0.
 
@@ -14,10 +14,8 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 import traceback
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from setproctitle import setproctitle
@@ -40,27 +38,20 @@ FLUSH_TIME: Final = 0.2
 """Seconds before the master's deadline at which a drain ends, so that exiting is not hurried."""
 
 
-def run_api(
-    birth: Birth,
-    config: Config,
-    listeners: Sequence[socket.socket],
-    load: Callable[[], App],
-    events: Events,
-) -> int:
+def run_api(birth: Birth, config: Config, app: App, events: Events) -> int:
     """Be the api process of this birth until its end. Returns its exit code.
 
     Args:
         birth: what the master gave.
         config: the node's configuration.
-        listeners: listening sockets, inherited from the master.
-        load: imports the handlers.
+        app: that of the handlers.
         events: to the node's log; the lines will say which process wrote them.
     """
     setproctitle("prefork-q: api")
     if not birth.introduce():
         return 0
-    events = events.with_process(role="api", slot=birth.slot, pid=os.getpid())
-    return ApiProcess(birth, config, listeners, events).run(load)
+    events = events.with_process(role="api", api=birth.slot, pid=os.getpid())
+    return ApiProcess(birth, config, events).run(app)
 
 
 class ApiProcess:
@@ -70,7 +61,6 @@ class ApiProcess:
         self,
         birth: Birth,
         config: Config,
-        listeners: Sequence[socket.socket],
         events: Events,
         *,
         has_signals: bool = True,
@@ -79,7 +69,6 @@ class ApiProcess:
         self._has_signals = has_signals
         self._birth = birth
         self._config = config
-        self._listeners = listeners
         self._events = events
         self._slot = birth.scoreboard.api(birth.cell)
         self._counting = threading.Lock()
@@ -90,20 +79,17 @@ class ApiProcess:
             signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         self._catch_signals()
 
-    def run(self, load: Callable[[], App]) -> int:
+    def run(self, app: App) -> int:
         try:
-            app = load()
             application = create_app(
                 self._config, app.handlers, events=self._events, on_unavailable=self._count_trouble
             )
         except ConfigurationError as error:
             return self._fail(str(error), traceback.format_exc())
-        # An import may have set a handler of its own.
-        self._catch_signals()
         gc.freeze()
         _log_through(self._events)
         limits = Limits(body=body_limit(self._config.payload_limit))
-        self._server = Server(application, self._listeners, limits, on_turn=self._slot.beat)
+        self._server = Server(application, self._birth.listeners, limits, on_turn=self._slot.beat)
         self._server.watch(self._wake_reader, self._wake)
         self._server.watch(self._birth.channel.fileno(), self._hear)
         self._say(Ready())

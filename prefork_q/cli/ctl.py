@@ -85,5 +85,3 @@ for _command in (status, scale, reload, drain, restart, stacks, top):
 for _name in SHOW:
     if _name != "status":
         command.add_command(build(COMMANDS[_name]))
-
-

@@ -6,8 +6,7 @@ that cannot change while the node lives refuses the whole.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -36,7 +35,6 @@ class Rereading:
         config: Config,
         settings: MasterSettings,
         store: StoreSettings | None,
-        listeners: Sequence[socket.socket],
         events: Events,
         config_file: Path | None,
     ) -> None:
@@ -45,7 +43,6 @@ class Rereading:
         self._config = config
         self._first = settings
         self._store = store
-        self._listeners = listeners
         self._events = events
         self._config_file = config_file
 
@@ -60,7 +57,7 @@ class Rereading:
         if config.token_file:
             read_tokens(config.token_file)
         settings = master_settings(config, self._first)
-        roles = Roles(config, settings, self._store, self._listeners, self._events, self._config_file)
+        roles = Roles(config, settings, self._store, self._events, self._config_file)
 
         def adopt() -> None:
             self._config = config

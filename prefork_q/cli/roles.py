@@ -7,8 +7,6 @@ client nor a web framework nor the user's handlers.
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,20 +32,22 @@ class Roles:
     config: Config
     settings: MasterSettings
     store: StoreSettings | None
-    listeners: Sequence[socket.socket]
     events: Events
     config_file: Path | None = None
 
     def entrypoints(self) -> Entrypoints:
         """Return the entry points. Runs in the master."""
         watcher = self._watcher if self.config.reload else None
-        return Entrypoints(self._template, self._keeper, self._api, self._store(), watcher)
+        return Entrypoints(self._template, self._keeper, self._store(), watcher)
 
     def _store(self) -> EntryPoint | None:
         settings = self.store
         return None if settings is None else lambda birth: run_store(birth, settings)
 
     def _template(self, birth: Birth) -> int:
+        # All before the handlers: the folder that they come from may have a module of a name that is needed
+        # here, and comes first.
+        from prefork_q.api import run_api
         from prefork_q.cli.handlers import run_template_hooks
         from prefork_q.template import Template, TemplateSettings
         from prefork_q.worker.worker import run_worker
@@ -57,6 +57,7 @@ class Roles:
         template = Template(
             load=self._load,
             worker=lambda newborn, app: run_worker(newborn, app, settings, events),
+            api=lambda newborn, app: run_api(newborn, config, app, events),
             on_start=run_template_hooks,
             settings=TemplateSettings(config.preload, self.settings.keep_fds),
             events=events,
@@ -68,11 +69,6 @@ class Roles:
 
         settings = keeper_settings(self.config, self.settings.node, self.settings.version)
         return run_keeper(birth, settings, self._log().with_process(role="keeper", pid=os.getpid()))
-
-    def _api(self, birth: Birth) -> int:
-        from prefork_q.api import run_api
-
-        return run_api(birth, self.config, self.listeners, self._load, self._log())
 
     def _watcher(self, birth: Birth) -> int:
         from prefork_q.watcher import run_watcher

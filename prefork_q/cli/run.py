@@ -104,8 +104,8 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
             announce(config, store, [name_of(one) for one in sockets], events)
             live_alone(config, store, sockets, events, control, stack)
         settings = master_settings(config, first_settings(config, sink))
-        roles = Roles(config, settings, store, sockets, events, config_file)
-        reread = Rereading(read, config, settings, store, sockets, events, config_file)
+        roles = Roles(config, settings, store, events, config_file)
+        reread = Rereading(read, config, settings, store, events, config_file)
         master = Master(settings, roles.entrypoints(), events, sockets, control, reread, notifier)
         announce(config, store, [name_of(one) for one in sockets], events)
         if notifier.is_open:

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -269,10 +270,10 @@ class Solo:
         return run
 
     def _api(self) -> Callable[[], object]:
-        birth = self._birth(API, API, f"{self._node}.api")
-        log = self._events.with_process(role=API, slot=0, pid=os.getpid())
-        api = ApiProcess(birth, self._config, self._listeners, log, has_signals=False)
-        return lambda: api.run(lambda: self._app)
+        birth = replace(self._birth(API, API, f"{self._node}.api"), listeners=tuple(self._listeners))
+        log = self._events.with_process(role=API, api=0, pid=os.getpid())
+        api = ApiProcess(birth, self._config, log, has_signals=False)
+        return lambda: api.run(self._app)
 
     def _birth(self, role: str, title: str, incarnation: str) -> Birth:
         channel = self._conductor.channel(role)

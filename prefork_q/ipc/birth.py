@@ -1,8 +1,9 @@
 """How a new process joins the node. Runs in the newborn, before anything else of its role.
 
 The master makes channel, incarnation and deadline, and opens the slot, before the process exists. The
-newborn waits until its parent is the master (a worker is made by a middle process, which first has to
-exit), ties its life to the master's, says hello, and waits for `go`. Until then it touches nothing.
+newborn waits until its parent is the master (whom the template makes comes from a middle process, which
+first has to exit), ties its life to the master's, says hello, and waits for `go`. Until then it touches
+nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from socket import socket
 
 from prefork_q.ipc.channel import Channel, ChannelClosed
 from prefork_q.ipc.fork import set_parent_death_signal
@@ -29,7 +31,8 @@ class Birth:
     is the row of the scoreboard that a worker or an api process writes, alone: while one takes over from
     another there are two in a place, each with its own. `incarnation` is unique for ever; `generation`
     is that of the template. `may_preload` is the template's: false once the handlers' import was found to
-    leave threads or sockets. `stacks_fd` is a worker's file for its stacks.
+    leave threads or sockets. `stacks_fd` is a worker's file for its stacks; `listeners` are the sockets on
+    which an api process serves.
     """
 
     role: str
@@ -42,6 +45,7 @@ class Birth:
     may_preload: bool = True
     cell: int = 0
     stacks_fd: int = -1
+    listeners: tuple[socket, ...] = ()
 
     def introduce(self, *, parent_death_signal: int | None = signal.SIGTERM, timeout: float = 30.0) -> bool:
         """Say hello and wait for `go`. False: the master is gone, or wants it no more: exit at once.

@@ -24,7 +24,8 @@ PACKET = 32_768
 MAX_QUEUED = 4_096
 """Packets. A peer that leaves so many unread is as good as gone."""
 
-MAX_FDS = 4
+MAX_FDS = 253
+"""Descriptors in one message: the kernel takes no more (SCM_MAX_FD, unix(7))."""
 _MORE, _LAST = b"+", b"."
 
 

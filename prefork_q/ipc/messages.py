@@ -75,11 +75,13 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """To the template: make a worker.
+    """To the template: make a worker or an api process, as `role` says.
 
-    Two descriptors come along: the newborn's end of its channel, and the file for its stacks.
+    Descriptors come along: the newborn's end of its channel; then a worker's file for its stacks, or an api
+    process's listening sockets.
     """
 
+    role: str
     slot: int
     incarnation: str
     generation: int
@@ -219,10 +221,12 @@ class Retiring:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """From the keeper, at each change: whether Redis answers, and its version once known."""
+    """From the keeper, at each change: whether Redis answers, its version once known, and what it might do to
+    tasks."""
 
     reachable: bool
     version: str | None = None
+    warning: str | None = None
 
 
 Message = (

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from socket import socket
 
 from setproctitle import setproctitle
@@ -40,14 +41,13 @@ class Births:
         self._pid = os.getpid()
 
     def fork(self, place: Place, now: float, generation: Generation, *, may_preload: bool) -> Child:
-        """Make a process of any role but worker.
+        """Make a process of a role that the template does not make.
 
         Raises:
             OSError: the system has no room for it now.
         """
         ours, theirs = Channel.pair()
         child = Child(place, self._incarnation(place), generation.number, ours, asked_at=now)
-        child.cell = self._cells[API].take() if place.role == API else None
         birth = Birth(
             role=place.role,
             slot=place.number,
@@ -57,18 +57,13 @@ class Births:
             channel=theirs,
             scoreboard=self._board,
             may_preload=may_preload,
-            # Those for whom there is no row of their own share the last.
-            cell=API_CELLS - 1 if child.cell is None else child.cell,
         )
-        keep = [theirs.fileno(), *self._settings.keep_fds]
-        if place.role == API:
-            keep += [listener.fileno() for listener in self._listeners]
         try:
             entry = _entry(generation.entrypoints, place.role)
+            keep = (theirs.fileno(), *self._settings.keep_fds)
             child.pid = fork(lambda: _begin(entry, birth), keep_fds=keep)
         except OSError:
             ours.close()
-            self.over(child)
             raise
         finally:
             theirs.close()
@@ -76,35 +71,52 @@ class Births:
         return child
 
     def spawn(self, place: Place, now: float, template: Child) -> Child:
-        """Ask the template for a worker.
+        """Ask the template for a worker or an api process.
 
         Raises:
             OSError: there is no room for it now.
         """
-        cell = self._cells[WORKER].take()
-        if cell is None:
-            raise OSError(errno.EAGAIN, "every row of the scoreboard is taken by workers that still leave")
-        try:
-            stacks = StackFile()
-        except OSError:
-            self._cells[WORKER].give_back(cell)
-            raise
-        try:
-            ours, theirs = Channel.pair()
-        except OSError:
-            self._cells[WORKER].give_back(cell)
-            stacks.close()
-            raise
-        child = Child(
-            place, self._incarnation(place), template.generation, ours, asked_at=now, newborn_end=theirs,
-            cell=cell, made_by=template, stacks=stacks,
-        )  # fmt: skip
-        self._board.worker(cell).open(child.incarnation, child.generation, place.number)
+        make = self._worker if place.role == WORKER else self._api
+        child = make(place, now, template)
         self._wires.add(child)
-        request = Spawn(place.number, child.incarnation, child.generation, cell)
+        # Api processes for whom there is no row of their own share the last.
+        cell = API_CELLS - 1 if child.cell is None else child.cell
+        request = Spawn(place.role, place.number, child.incarnation, child.generation, cell)
         # If the template is just dying nobody will ever hold the other end: ours then says so.
         self._wires.pass_on(template, request, child)
         return child
+
+    def _worker(self, place: Place, now: float, template: Child) -> Child:
+        cell = self._cells[WORKER].take()
+        if cell is None:
+            raise OSError(errno.EAGAIN, "every row of the scoreboard is taken by workers that still leave")
+        with ExitStack() as undo:
+            undo.callback(self._cells[WORKER].give_back, cell)
+            stacks = StackFile()
+            undo.callback(stacks.close)
+            child = self._newborn(place, now, template)
+            undo.pop_all()
+        child.cell, child.stacks = cell, stacks
+        self._board.worker(cell).open(child.incarnation, child.generation, place.number)
+        return child
+
+    def _api(self, place: Place, now: float, template: Child) -> Child:
+        with ExitStack() as undo:
+            sockets = []
+            for listener in self._listeners:
+                # What waits to be sent stays open also when the node has begun to stop.
+                sockets.append(undo.enter_context(listener.dup()))
+            child = self._newborn(place, now, template)
+            undo.pop_all()
+        child.cell, child.newborn_sockets = self._cells[API].take(), tuple(sockets)
+        return child
+
+    def _newborn(self, place: Place, now: float, template: Child) -> Child:
+        ours, theirs = Channel.pair()
+        incarnation = self._incarnation(place)
+        return Child(
+            place, incarnation, template.generation, ours, asked_at=now, newborn_end=theirs, made_by=template
+        )
 
     def over(self, child: Child) -> None:
         """It is gone: its row of the scoreboard may be another's."""
@@ -123,7 +135,6 @@ def _entry(entrypoints: Entrypoints, role: str) -> EntryPoint:
     entry = {
         TEMPLATE: entrypoints.template,
         KEEPER: entrypoints.keeper,
-        API: entrypoints.api,
         STORE: entrypoints.store,
         WATCHER: entrypoints.watcher,
     }[role]

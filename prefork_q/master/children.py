@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from socket import socket
 from typing import Any, Final
 
 from prefork_q.ipc.channel import Channel
@@ -19,15 +20,19 @@ TEMPLATE: Final = "template"
 WORKER: Final = "worker"
 WATCHER: Final = "watcher"
 
+OUT_OF_TEMPLATE: Final = (WORKER, API)
+"""The roles whose processes the template makes."""
+
 
 @dataclass(slots=True, eq=False)
 class Child:
     """One process, from the moment that it is asked for until it was waited for.
 
-    `pid` is None until it is known. `newborn_end` is the other end of the channel, open here only
-    until it is sent. `cell` is its row of the scoreboard, if it has one. `made_by` is the template that was
-    asked for it. `stopping`: the master told it to stop, so its death is no crash; `killed_for`: why the
-    master killed it. `farewell`: what it said of its failure. `cause`: why it is gone, once it is.
+    `pid` is None until it is known. `newborn_end` is the other end of the channel, and `newborn_sockets` are
+    copies of the sockets on which it is to serve, open here only until they are sent. `cell` is its row of
+    the scoreboard, if it has one. `made_by` is the template that was asked for it. `stopping`: the master
+    told it to stop, so its death is no crash; `killed_for`: why the master killed it. `farewell`: what it
+    said of its failure. `cause`: why it is gone, once it is.
 
     Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord;
     `is_charged`: the master killed it, and for what runs in it; `killed_as`: the word for it in the metrics.
@@ -40,6 +45,7 @@ class Child:
     asked_at: float
     pid: int | None = None
     newborn_end: Channel | None = None
+    newborn_sockets: tuple[socket, ...] = ()
     cell: int | None = None
     threads: int = 1
     made_by: Child | None = None

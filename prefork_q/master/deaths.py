@@ -98,8 +98,7 @@ def notice_of(
         cause=cause_of(child, exit, post_mortem),
         signal=exit.signal,
         exit_code=exit.exit_code,
-        drained=not child.is_charged
-        and (child.stopping or child.killed_for is not None or ended_its_drain),
+        drained=not child.is_charged and (child.stopping or child.killed_for is not None or ended_its_drain),
         running=tuple(running.values()),
         held=tuple(held),
         peak_rss_bytes=exit.peak_rss_bytes,

@@ -34,7 +34,16 @@ from prefork_q.ipc.messages import (
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.ipc.stacks import SIGNAL
 from prefork_q.master.births import Births
-from prefork_q.master.children import API, KEEPER, STORE, TEMPLATE, WORKER, Child, Place, Slots
+from prefork_q.master.children import (
+    KEEPER,
+    OUT_OF_TEMPLATE,
+    STORE,
+    TEMPLATE,
+    WORKER,
+    Child,
+    Place,
+    Slots,
+)
 from prefork_q.master.deadlines import Deadlines, Silence
 from prefork_q.master.deaths import Exit, Notices, PostMortem, cause_of, label_of, notice_of
 from prefork_q.master.guard import Guard, GuardSettings
@@ -141,16 +150,16 @@ class Family:
         store, template = self.slots.store, self.slots.template.child
         if store is not None and not store.was_ever_ready:
             return place is store
-        return place.role != WORKER or (template is not None and template.state == "ready")
+        return place.role not in OUT_OF_TEMPLATE or (template is not None and template.state == "ready")
 
     def bear(self, place: Place, now: float, generation: Generation, template: Child | None) -> Child | None:
-        """Make a process for a place, which does not have it yet; a worker is made by `template`.
+        """Make a process for a place, which does not have it yet; `template` makes workers and api processes.
 
         None: it cannot be made now, and the place waits longer for the next.
         """
         may_preload = self.may_preload(generation)
         try:
-            if place.role == WORKER and template is not None:
+            if place.role in OUT_OF_TEMPLATE and template is not None:
                 child = self._births.spawn(place, now, template)
             else:
                 child = self._births.fork(place, now, generation, may_preload=may_preload)
@@ -163,7 +172,7 @@ class Family:
             return None
         settings = generation.settings
         child.threads = settings.threads
-        is_importing = place.role in (TEMPLATE, API) or (place.role == WORKER and not may_preload)
+        is_importing = place.role == TEMPLATE or (place.role in OUT_OF_TEMPLATE and not may_preload)
         limit = settings.import_timeout if is_importing else settings.boot_timeout
         self.deadlines.set("boot", child.incarnation, now + limit)
         self._events.emit("born", level="debug", **child.who())
@@ -201,7 +210,7 @@ class Family:
                 self._unsafe.add(child.generation)
                 self._events.emit(
                     "preload_off", level="warning", threads=list(threads), sockets=sockets,
-                    reason="the import of the handlers left them; the workers import for themselves",
+                    reason="the import of the handlers left them; workers and api import for themselves",
                 )  # fmt: skip
             case Acknowledged(incarnation=incarnation, ended=ended):
                 self.notices.acknowledged(incarnation)
@@ -354,7 +363,7 @@ class Family:
 
     def _forget_unborn(self, template: Child) -> None:
         """Nobody will tell any more of newborns whose channel is closed already."""
-        for newborn in self.slots.children(WORKER):
+        for newborn in self.slots.children(*OUT_OF_TEMPLATE):
             if newborn.made_by is template and newborn.pid is None and newborn.is_hung_up:
                 self._unborn(newborn, "the template died before it was made")
 

@@ -45,4 +45,3 @@ def told(name: str, how: Condition, silent: float) -> str | None:
             return f"{name}: stopped (state T), continue it with SIGCONT"
         case _:
             return None
-

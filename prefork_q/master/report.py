@@ -77,6 +77,7 @@ class Report:
             "redis": {
                 "reachable": redis is not None and redis.reachable,
                 "version": redis.version if redis else None,
+                "warning": redis.warning if redis else None,
             },
             "totals": self._totals(now),
         }

@@ -22,12 +22,11 @@ def node_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entrypoints:
-    """The code of the children. The template's makes the workers; no store: Redis is elsewhere; no watcher:
-    a change of the code on disk is nobody's business."""
+    """The code of the children. The template's makes the workers and the api processes; no store: Redis is
+    elsewhere; no watcher: a change of the code on disk is nobody's business."""
 
     template: EntryPoint
     keeper: EntryPoint
-    api: EntryPoint
     store: EntryPoint | None = None
     watcher: EntryPoint | None = None
 

@@ -82,8 +82,10 @@ class Stopping:
         self._family.deadlines.drop(child.incarnation)
         patience = min(API_PATIENCE, seconds / 4) if child.role == API else 0.0
         self._family.tell(child, Drain(seconds, patience))
-        # Who is not ready may be busy with an import and not read yet; it holds nothing.
-        if (not child.is_ready and child.role != API) or child.role == WATCHER:
+        # Who is not ready may be busy with an import and not read yet; it holds nothing. An api process reads
+        # once it was greeted, and its own answer to the signal is a drain without patience.
+        is_reading = child.is_ready or (child.role == API and child.is_greeted)
+        if not is_reading or child.role == WATCHER:
             self._family.send_signal(child, signal.SIGTERM)
 
     def _end_keeper(self, now: float) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from prefork_q.events import Events
 from prefork_q.ipc.messages import Drain
 from prefork_q.ipc.scoreboard import boot_time
-from prefork_q.master.children import API, KEEPER, TEMPLATE, WORKER, Child, Place, Slots
+from prefork_q.master.children import API, KEEPER, OUT_OF_TEMPLATE, TEMPLATE, Child, Place, Slots
 from prefork_q.master.family import Family
 from prefork_q.master.settings import Generation
 from prefork_q.master.stop import API_END
@@ -85,7 +85,9 @@ class Succession:
     def _bear(self, place: Place) -> Child | None:
         now = boot_time()
         template = self._slots.template.child
-        is_possible = place.role != WORKER or (template is not None and template.state == "ready")
+        is_possible = place.role not in OUT_OF_TEMPLATE or (
+            template is not None and template.state == "ready"
+        )
         if place.due_at > now or place.heir is not None or not is_possible:
             return None
         return self.bear_heir(place, self._family.current, template)

@@ -45,11 +45,12 @@ class Wires:
 
     def pass_on(self, template: Child, message: Message, newborn: Child) -> bool:
         """Send with the other end of the newborn's channel, which is open nowhere else afterwards, and with
-        its file for stacks."""
-        if newborn.newborn_end is None or newborn.stacks is None:
+        its file for stacks or its sockets."""
+        if newborn.newborn_end is None:
             raise ValueError(f"{newborn.incarnation}: its end is passed on already")
         self._passed.setdefault(template, []).append(newborn)
-        fds = (newborn.newborn_end.fileno(), newborn.stacks.fileno())
+        others = newborn.newborn_sockets if newborn.stacks is None else (newborn.stacks,)
+        fds = (newborn.newborn_end.fileno(), *(other.fileno() for other in others))
         is_sent = self._send(template, message, fds)
         if not is_sent or not template.channel.has_queued:
             self._close_passed(template)
@@ -126,3 +127,6 @@ def _close_newborn_end(child: Child) -> None:
     if child.newborn_end is not None:
         child.newborn_end.close()
         child.newborn_end = None
+    for one in child.newborn_sockets:
+        one.close()
+    child.newborn_sockets = ()

@@ -134,7 +134,7 @@ def test_every_write_is_in_the_audit_log_with_the_tokens_name(api: Api) -> None:
     ask(api, "DELETE", f"/dead/{ID}", token=SECRETS["read"])
     ask(api, "GET", "/tasks", token=secret)
 
-    own = ("ts", "role", "slot", "pid")
+    own = ("ts", "role", "api", "pid")
     lines = [{k: v for k, v in line.items() if k not in own} for line in api.events("audited")]
     batch = lines.pop(2)
     common = {"level": "info", "event": "audited", "token": "all-er", "method": "POST"}

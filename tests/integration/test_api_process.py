@@ -210,16 +210,14 @@ def test_signals_of_the_terminal_and_the_group_do_nothing(api: Api) -> None:
     assert api.http("GET", "/healthz").status == 200
 
 
-def test_handlers_that_cannot_be_imported_are_told_to_the_master(
+def test_a_file_of_tokens_that_cannot_be_read_is_told_to_the_master(
     server: Server, new_api: Callable[..., Api], tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("raise RuntimeError('not today')\n")
-    api = new_api(server.url, target=f"{broken}:app")
+    api = new_api(server.url, token_file=[str(tmp_path / "nowhere")])
 
     word = api.begin()
 
-    assert "not today" in word["failed"]
+    assert "nowhere" in word["failed"]
     assert api.exit_code() == 78
 
 

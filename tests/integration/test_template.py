@@ -1,4 +1,4 @@
-"""The template: imports once, says what is unsafe, forks workers that outlive it."""
+"""The template: imports once, says what is unsafe, forks workers and api processes that outlive it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from tests.support.until import until
 pytestmark = pytest.mark.usefixtures("single_threaded")
 
 
-def test_handlers_are_imported_once_for_all_workers(tmp_path: Path) -> None:
+def test_handlers_are_imported_once_for_all_workers_and_the_api(tmp_path: Path) -> None:
     with household(tmp_path) as home:
         home.until_running()
         assert home.switches.notes("imports") == [home.pid_of("template")]
         assert home.switches.notes("hooks") == ["template"]
 
 
-def test_without_preload_each_worker_imports_for_itself(tmp_path: Path) -> None:
+def test_without_preload_workers_and_api_import_for_themselves(tmp_path: Path) -> None:
     with household(tmp_path, preload="off") as home:
         status = home.until_running()
-        assert sorted(home.switches.notes("imports")) == sorted(w["pid"] for w in status["workers"])
+        pids = [process["pid"] for process in (*status["workers"], *status["roles"]["api"])]
+        assert sorted(home.switches.notes("imports")) == sorted(pids)
         assert home.switches.notes("hooks") == []
 
 
@@ -59,13 +60,23 @@ def test_handlers_that_cannot_be_imported_at_first_end_the_node(tmp_path: Path, 
         assert home.events("gave_up")[0]["reason"] == "no module named 'handlers'"
 
 
-def test_workers_outlive_the_template(tmp_path: Path) -> None:
+def test_workers_and_api_outlive_the_template(tmp_path: Path) -> None:
     with household(tmp_path) as home:
-        before = {worker["pid"] for worker in home.until_running()["workers"]}
+        before = home.until_running()
         home.send(signal.SIGKILL, "template")
         until(lambda: home.events("exited"), what="its death to be seen")
         after = home.until_running()
-        assert {worker["pid"] for worker in after["workers"]} == before
+        assert [worker["pid"] for worker in after["workers"]] == [w["pid"] for w in before["workers"]]
+        assert after["roles"]["api"] == before["roles"]["api"]
+
+
+def test_an_api_process_that_dies_comes_again_out_of_the_template(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        (before,) = home.until_running()["roles"]["api"]
+        os.kill(before["pid"], signal.SIGKILL)
+        until(lambda: home.status()["roles"]["api"][0]["restarts"] == 1, what="another one")
+        home.until_running()
+        assert home.switches.notes("imports") == [home.pid_of("template")]
 
 
 def test_a_later_failure_to_import_leaves_the_node_running(tmp_path: Path) -> None:

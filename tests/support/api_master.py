@@ -33,11 +33,11 @@ def main(flags: dict[str, object], path: str) -> None:
     unix.listen()
     ours, theirs = Channel.pair()
     board = Scoreboard(slots=1, threads=1, held=1)
-    birth = Birth("api", 0, "test.api.1", 1, os.getpid(), theirs, board)
+    birth = Birth("api", 0, "test.api.1", 1, os.getpid(), theirs, board, listeners=(tcp, unix))
     events = Events(Sink.stderr(), format="json", level="debug", process={})
 
     def child() -> int:
-        return run_api(birth, config, [tcp, unix], lambda: load_app(str(config.target)), events)
+        return run_api(birth, config, load_app(str(config.target)), events)
 
     pid = fork(child, keep_fds=[theirs.fileno(), tcp.fileno(), unix.fileno()])
     theirs.close()

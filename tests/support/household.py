@@ -91,12 +91,13 @@ class Household:
         template = Template(
             children.load,
             children.work,
+            children.answer,
             lambda app: self.switches.note("hooks", "template"),
             TemplateSettings(preload=settings.preload, keep_fds=settings.keep_fds),
             events,
         )
         store = children.store if self._has_store else None
-        entrypoints = Entrypoints(template, children.keep, children.answer, store)
+        entrypoints = Entrypoints(template, children.keep, store)
 
         def reread() -> Reading:
             if self.switches.is_set("configuration_is_wrong"):
@@ -285,7 +286,7 @@ class Children:
                     if not switches.is_set("keeper_ignores_drain"):
                         return 0
 
-    def answer(self, birth: Birth) -> int:
+    def answer(self, birth: Birth, app: str) -> int:
         """An api."""
         if not birth.introduce():
             return 0

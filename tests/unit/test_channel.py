@@ -36,7 +36,7 @@ EVERY_KIND: tuple[Message, ...] = (
     Drain(1.5),
     Quiet(),
     Resume(),
-    Spawn(3, "node.3.1", 2, 64),
+    Spawn("worker", 3, "node.3.1", 2, 64),
     ReloadWanted(("handlers.py",)),
     DeathNotice(
         "node.3.1", 3, "killed by signal 9 (SIGKILL)", 9, None, False, (Claim("a", 1),), (Claim("b", 2),)
@@ -130,10 +130,10 @@ def test_waiting_is_bounded(pair: tuple[Channel, Channel]) -> None:
 def test_descriptors_travel_along(pair: tuple[Channel, Channel]) -> None:
     parent, child = pair
     reader, writer = os.pipe()
-    parent.send(Spawn(0, "node.0.1", 1, 0), fds=[writer])
+    parent.send(Spawn("api", 0, "node.api.1", 1, 0), fds=[writer])
     os.close(writer)
     message, fds = child.receive_with_fds()
-    assert message == Spawn(0, "node.0.1", 1, 0)
+    assert message == Spawn("api", 0, "node.api.1", 1, 0)
     (received,) = fds
     os.write(received, b"x")
     os.close(received)
