@@ -60,7 +60,7 @@ TABLE: tuple[Key, ...] = (
         "cancel, claim, purge", "never"),
     Key("corrupt", "zset", "id -> found at, ms: listed ids whose task is missing or unreadable",
         "claim, promote, reap", "never; the newest 1,000"),
-    Key("recent", "zset", "id -> ended at, ms: the last 10,000 that ended",
+    Key("recent", "list", "ids, newest left: the last 10,000 that succeeded or were cancelled",
         "complete, fail, release, reap, hand_back, cancel", "never"),
     Key("cancels", "zset", "id -> asked at, ms: cancellations of running tasks",
         "cancel", "never; the newest 1,000"),

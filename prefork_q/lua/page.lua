@@ -6,7 +6,7 @@
 -- ARGV[1]  index   processing, delayed (the next due first), dead, recent (the newest first), or pending
 --                  (the newest first)
 -- ARGV[2]  queue   for pending: which
--- ARGV[3]  at      where the last page ended: a score, or for pending a place; "" for the first page
+-- ARGV[3]  at      where the last page ended: a score, or in a list a place; "" for the first page
 -- ARGV[4]  after   the id that it ended with; "" with a score: begin beyond that score
 -- ARGV[5]  limit   tasks at most
 -- ARGV[6]  scan    entries looked at, at most
@@ -17,19 +17,19 @@
 -- returns  {tasks, at, after}: a task as in show, or {id}; at and after are "" if the index ends here
 -- uses     keys body record
 
-local index, list = ARGV[1], PENDING .. ARGV[2]
+local index = ARGV[1]
 local at, after = ARGV[3], ARGV[4]
 local limit, scan, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local is_wanted = { status = ARGV[8], type = ARGV[9], queue = ARGV[10] }
-local is_newest_first = index == "dead" or index == "recent"
-local is_list = index == "pending"
+local is_newest_first = index == "dead"
+local list = index == "pending" and PENDING .. ARGV[2] or index == "recent" and RECENT
 local zset = root .. index
 
 -- A pending list still holds the ghosts of cancelled tasks; those are listed among the recent.
 if is_wanted.status == "" and index ~= "recent" then is_wanted.status = index end
 
 -- New entries come in on the left, so an entry's place only grows: the last one seen is looked for from
--- where it was. If it has left the list, nothing unseen has passed its old place.
+-- where it was. If it is not found near there, nothing unseen has passed its old place.
 local DRIFT = 1000
 
 local function place_after()
@@ -56,13 +56,13 @@ end
 
 local function start_of()
   if at == "" then return 0 end
-  if is_list then return place_after() end
+  if list then return place_after() end
   if is_newest_first then return redis.call("ZCARD", zset) - rank_of(at, after, false) end
   return rank_of(at, after, true)
 end
 
 local function window(start, n)
-  if is_list then return redis.pcall("LRANGE", list, start, start + n - 1), 1 end
+  if list then return redis.pcall("LRANGE", list, start, start + n - 1), 1 end
   local command = is_newest_first and "ZREVRANGE" or "ZRANGE"
   return redis.call(command, zset, start, start + n - 1, "WITHSCORES"), 2
 end
@@ -92,7 +92,7 @@ for i = 1, #entries, step do
   if fits(id) then add(id) end
   local seen = (i - 1) / step + 1
   if #tasks >= limit or seen >= scan or bytes > 0 and size >= bytes then
-    local place = is_list and string.format("%.0f", start + seen - 1) or entries[i + 1]
+    local place = list and string.format("%.0f", start + seen - 1) or entries[i + 1]
     return { tasks, place, id }
   end
 end

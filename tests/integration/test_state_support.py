@@ -57,7 +57,7 @@ def comparable(state: State) -> dict[str, object]:
         if name == f"task:{ID}":
             value = {field: _plain(field, text) for field, text in value.items()}
             value.pop("attempts" if value["status"] == "cancelled" else "", None)
-        elif name in ("processing", "delayed", "dead", "recent"):
+        elif name in ("processing", "delayed", "dead"):
             value = set(value)
         elif name == "ghosts":
             value = {queue: n for queue, n in value.items() if n != "0"}

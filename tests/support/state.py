@@ -126,7 +126,7 @@ class State:
                     totals["cancelled"] += 1
             pipe.hset(self.keys.task(id), mapping=task)
             if status in (Status.SUCCEEDED, Status.CANCELLED):
-                pipe.zadd(self.keys("recent"), {id: now})
+                pipe.lpush(self.keys("recent"), id)
                 pipe.pexpire(self.keys.task(id), RETENTION_MS)
                 if "apart" in task:
                     pipe.pexpire(self.keys.body(id), RETENTION_MS)
@@ -223,7 +223,9 @@ class State:
         return [id.decode() for id in reversed(ids)]
 
     def ids(self, name: str) -> list[str]:
-        """The ids of a sorted set: processing, delayed, dead, recent, corrupt, cancels."""
+        """The ids of a sorted set (processing, delayed, dead, corrupt, cancels), or of `recent`, oldest first."""
+        if name == "recent":
+            return [id.decode() for id in reversed(self._redis.lrange(self.keys(name), 0, -1))]
         return [id.decode() for id in self._redis.zrange(self.keys(name), 0, -1)]
 
     def expiry(self, id: str) -> float:

@@ -2,7 +2,7 @@
 -- checked that the task may go there, and call write_sets at their end.
 
 -- The last 10,000 are kept. (Numbers that never change are texts here: Redis formats each anew.)
-local BEYOND_RECENT = "-10001"
+local LAST_RECENT = "9999"
 
 local leaving, ended, died, delayed, put_back, put_on = {}, {}, {}, {}, {}, {}
 
@@ -36,7 +36,7 @@ local function to_succeeded(id, task, result, ran_ms, idem, waited, is_apart, fo
   redis.call("HSET", task, "status", "succeeded", "result", result,
     "finished_at", now, "started_at", time_before(ran_ms))
   expire(id, task, idem, is_apart, forget_at)
-  ended[#ended + 1], ended[#ended + 2] = now, id
+  ended[#ended + 1] = id
   count("completed")
   tell(id, "succeeded", waited)
 end
@@ -45,7 +45,7 @@ end
 local function to_cancelled(id, task, idem, waited, forget_at)
   redis.call("HSET", task, "status", "cancelled", "finished_at", now)
   if forget_at then expire(id, task, idem, true, forget_at) end
-  ended[#ended + 1], ended[#ended + 2] = now, id
+  ended[#ended + 1] = id
   count("cancelled")
   tell(id, "cancelled", waited)
 end
@@ -81,8 +81,8 @@ end
 local function write_sets()
   if #leaving > 0 then redis.call("ZREM", PROCESSING, unpack(leaving)) end
   if #ended > 0 then
-    redis.call("ZADD", RECENT, unpack(ended))
-    redis.call("ZREMRANGEBYRANK", RECENT, "0", BEYOND_RECENT)
+    redis.call("LPUSH", RECENT, unpack(ended))
+    redis.call("LTRIM", RECENT, "0", LAST_RECENT)
   end
   if #died > 0 then redis.call("ZADD", DEAD, unpack(died)) end
   if #delayed > 0 then delay(delayed) end
