@@ -75,13 +75,11 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """To the template: make a worker or an api process, as `role` says.
+    """To the template: make a worker.
 
-    Descriptors come along: the newborn's end of its channel; then a worker's file for its stacks, or an api
-    process's listening sockets.
+    Two descriptors come along: the newborn's end of its channel, and the file for its stacks.
     """
 
-    role: str
     slot: int
     incarnation: str
     generation: int
