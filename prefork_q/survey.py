@@ -53,11 +53,7 @@ def survey(client: redis.Redis) -> Facts:
 
 def doubts(facts: Facts) -> list[str]:
     """Return what this server may do to tasks that were accepted, a sentence each."""
-    found = []
-    if facts.eviction != "noeviction":
-        found.append(
-            f"maxmemory-policy is {facts.eviction}: when it is full it deletes tasks unasked; set noeviction"
-        )
+    found = [doubt] if (doubt := doubt_of_eviction(facts.eviction)) else []
     if facts.fsync == "":
         found.append(_without_file(facts))
     elif facts.fsync is None:
@@ -70,6 +66,13 @@ def doubts(facts: Facts) -> list[str]:
     if facts.replicas:
         found.append("its replicas follow behind: a failover may lose what was accepted just before it")
     return found
+
+
+def doubt_of_eviction(policy: str) -> str | None:
+    """Return what a server with this `maxmemory-policy` may do to tasks, None for nothing."""
+    if policy == "noeviction":
+        return None
+    return f"maxmemory-policy is {policy}: when it is full it deletes tasks unasked; set noeviction"
 
 
 def _without_file(facts: Facts) -> str:

@@ -21,6 +21,7 @@ def show_status(status: dict[str, Any]) -> None:
             ("up", elapsed(status["uptime_s"])),
             ("lease", elapsed(status["lease_s"])),
             ("redis", redis["version"] if redis["reachable"] else "unreachable"),
+            *((("", f"WARNING: {redis['warning']}"),) if redis["warning"] else ()),
             ("health", "degraded" if status["degraded"] else "good"),
             *(("", reason) for reason in status["degraded"]),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from prefork_q.connection import RedisError, as_unavailable, redis
 from prefork_q.errors import Unavailable
@@ -11,6 +12,7 @@ from prefork_q.events import Events
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import RoleSlot, boot_time
+from prefork_q.survey import doubt_of_eviction
 
 OUTAGE_KINDS = frozenset({"connection", "timeout", "loading", "readonly", "busy"})
 """Troubles that concern every call. The others (full, denied, other) concern one."""
@@ -30,6 +32,7 @@ class Reach:
         self._events = events
         self._slot = slot
         self._version: str | None = None
+        self._warning: str | None = None
         self._failures = 0
         self._lost_at = 0.0
         self._longest_pause = LONGEST_PAUSE
@@ -47,7 +50,7 @@ class Reach:
     def look(self) -> bool:
         """Look whether Redis is there."""
         try:
-            self._version = self._ask()
+            info = self._ask()
         except Unavailable as error:
             self._slot.add(stats.redis_error(error.kind))
             self._lose(error)
@@ -57,7 +60,9 @@ class Reach:
             self._events.emit("redis_found", away_s=away)
         self.is_lost = False
         self._failures = 0
-        self._tell(RedisState(reachable=True, version=self._version))
+        self._version = str(info.get("valkey_version") or info.get("redis_version") or "") or None
+        self._doubt(str(info.get("maxmemory_policy", "noeviction")))
+        self._tell(self._state(reachable=True))
         return True
 
     def hurry(self) -> None:
@@ -72,22 +77,31 @@ class Reach:
         if not self._failures:
             self._lost_at = now
             self._events.emit("redis_lost", level="error", kind=error.kind, error=str(error))
-            self._tell(RedisState(reachable=False, version=self._version))
+            self._tell(self._state(reachable=False))
         pause = min(self._longest_pause, FIRST_PAUSE * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self.is_lost = True
         self.retry_at = now + pause * random.uniform(0.5, 1.0)
 
-    def _ask(self) -> str | None:
-        """Return the server's version, None if this user may not ask for it."""
+    def _doubt(self, policy: str) -> None:
+        """Say it, each time that it is another, if the server deletes tasks when it is full."""
+        before, self._warning = self._warning, doubt_of_eviction(policy)
+        if self._warning and self._warning != before:
+            self._events.emit("redis_doubtful", level="warning", detail=self._warning)
+
+    def _state(self, *, reachable: bool) -> RedisState:
+        return RedisState(reachable, self._version, self._warning)
+
+    def _ask(self) -> dict[str, Any]:
+        """Return how the server describes itself, nothing if this user may not ask for it."""
         try:
-            info = self._client.info()
+            info: Any = self._client.info()
         except (RedisError, OSError) as error:
             if "permission" in str(error).lower():
-                return None
+                return {}
             raise as_unavailable(error) from error
         if info.get("loading"):
             raise Unavailable("Redis is loading its data", kind="loading")
         if info.get("role") == "slave":
             raise Unavailable("Redis is a replica; waiting for a primary", kind="readonly")
-        return str(info.get("valkey_version") or info.get("redis_version") or "") or None
+        return dict(info)

@@ -401,6 +401,7 @@ def test_what_is_spoilt_in_one_queue_harms_no_other_task(
     assert node.ended(bodiless)["status"] == "dead"
     until(lambda: set(state.ids("corrupt")) == {lost, wrong}, 5, "a note of the unreadable ones")
     assert len(node.events("dropped")) >= 3
+    assert node.metrics()["removed_total"] == 2
     assert node.pids()["worker"] == workers
     assert state.pending("spoilt") == state.pending("sound") == []
 
