@@ -75,11 +75,13 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """To the template: make a worker.
+    """To the template: make a worker or an api process, as `role` says.
 
-    Two descriptors come along: the newborn's end of its channel, and the file for its stacks.
+    Descriptors come along: the newborn's end of its channel; then a worker's file for its stacks, or an api
+    process's listening sockets.
     """
 
+    role: str
     slot: int
     incarnation: str
     generation: int
