@@ -1,4 +1,4 @@
-"""Redis without room: nothing more is taken in, all that is there is finished, and nothing is half written."""
+"""Redis without room: nothing more is taken in, what is there is finished, and nothing is half written."""
 
 from __future__ import annotations
 
