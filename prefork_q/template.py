@@ -74,6 +74,7 @@ class Template(Generic[AppT]):
         self._on_start = on_start
         self._settings = settings
         self._events = events
+        self._opened: tuple[int, ...] = ()
 
     def __call__(self, birth: Birth) -> int:
         """Run in the template's process; return its exit code."""
@@ -84,13 +85,15 @@ class Template(Generic[AppT]):
         app: AppT | None = None
         is_forced = False
         if birth.may_preload:
-            sockets = open_sockets()
+            before = open_descriptors()
             try:
                 app = self._load()
                 self._on_start(app)
             except BaseException as error:
                 return _fail(birth.channel, error)
-            unsafe = Unsafe(tuple(other_threads()), len(open_sockets() - sockets))
+            opened = open_descriptors() - before
+            self._opened = tuple(fd for fd, _ in opened)
+            unsafe = Unsafe(tuple(other_threads()), len(_sockets_of(opened)))
             if unsafe.threads or unsafe.sockets:
                 if self._settings.preload == "auto":
                     birth.channel.send(unsafe)
@@ -130,7 +133,9 @@ class Template(Generic[AppT]):
         try:
             pid = fork_detached(
                 lambda: self._begin(birth, app, request, fds[0], fds[1:]),
-                keep_fds=(*fds, *self._settings.keep_fds),
+                # What the import has opened stays open: objects of the handlers hold those numbers, and would
+                # write to whatever is opened under them next.
+                keep_fds=(*fds, *self._settings.keep_fds, *self._opened),
                 is_forced=is_forced,
                 timeout=SPAWN_TIMEOUT,
             )
@@ -190,18 +195,25 @@ def other_threads() -> list[str]:
     return sorted(names)
 
 
-def open_sockets() -> set[tuple[int, str]]:
-    """Return the open sockets, as (descriptor, identity)."""
+def open_descriptors() -> set[tuple[int, str]]:
+    """Return the open descriptors, each with what it is open to."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            found.add((int(fd), os.readlink(f"/proc/self/fd/{fd}")))
         except FileNotFoundError:
             # The descriptor of the listing itself.
             continue
-        if target.startswith("socket:"):
-            found.add((int(fd), target))
     return found
+
+
+def open_sockets() -> set[tuple[int, str]]:
+    """Return the open sockets, as (descriptor, identity)."""
+    return _sockets_of(open_descriptors())
+
+
+def _sockets_of(descriptors: set[tuple[int, str]]) -> set[tuple[int, str]]:
+    return {(fd, target) for fd, target in descriptors if target.startswith("socket:")}
 
 
 def _system_name(task: Path) -> str:

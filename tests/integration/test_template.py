@@ -51,6 +51,32 @@ def test_preloading_can_be_forced(tmp_path: Path) -> None:
         assert home.switches.notes("imports") == [home.pid_of("template")]
 
 
+def test_a_birth_that_hangs_on_a_lock_of_a_thread_is_ended_and_told(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, workers=1, boot_timeout=0.5)
+    with household(tmp_path, settings, preload="on", switches=("import_leaves_lock",)) as home:
+        (death, *_) = until(lambda: home.events("exited"), timeout=10.0, what="the end of one that hangs")
+        assert death["cause"].startswith("killed by signal 9 (SIGKILL): not ready within")
+        assert home.events("preload_unsafe")[0]["threads"] == ["holder"]
+        until(
+            lambda: any("not ready within" in reason for reason in home.status()["degraded"]), what="a reason"
+        )
+
+
+def test_importing_for_itself_a_worker_has_the_thread_that_holds_its_lock(tmp_path: Path) -> None:
+    with household(tmp_path, switches=("import_leaves_lock",)) as home:
+        home.until_running()
+        for _ in range(5):
+            killed = home.pid_of("worker 0")
+            os.kill(killed, signal.SIGKILL)
+            until(lambda gone=killed: home.status()["workers"][0]["pid"] not in (None, gone), what="an heir")  # type: ignore[misc]
+            home.until_running()
+        assert home.events("preload_off")[0]["threads"] == ["holder"]
+        assert {death["cause"] for death in home.events("exited")} <= {
+            "killed by signal 9 (SIGKILL)",
+            "exited 0",
+        }
+
+
 @pytest.mark.parametrize("preload", ["auto", "off"])
 def test_handlers_that_cannot_be_imported_at_first_end_the_node(tmp_path: Path, preload: str) -> None:
     with household(tmp_path, preload=preload, switches=("import_fails",)) as home:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -208,6 +209,7 @@ class Children:
 
     def __init__(self, switches: Switches) -> None:
         self._switches = switches
+        self._lock = allocate_lock()
 
     def load(self) -> str:
         if self._switches.is_set("import_fails"):
@@ -216,8 +218,22 @@ class Children:
             import threading
 
             threading.Thread(target=time.sleep, args=(60,), name="poller", daemon=True).start()
+        if self._switches.is_set("import_leaves_lock"):
+            import threading
+
+            holder = threading.Thread(target=self._hold_lock, name="holder", daemon=True)
+            holder.start()
+            while not self._lock.locked():
+                time.sleep(0.001)
         self._switches.note("imports", os.getpid())
         return "app"
+
+    def _hold_lock(self) -> None:
+        """Hold the lock nearly all the time, as a thread does that writes one line after the other."""
+        while True:
+            with self._lock:
+                time.sleep(0.2)
+            time.sleep(0.001)
 
     def work(self, birth: Birth, app: str) -> int:
         """A worker: says that it runs a task, if asked to, and waits."""
@@ -228,6 +244,9 @@ class Children:
             return 0
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)
+        if switches.is_set("import_leaves_lock"):
+            with self._lock:
+                pass
         switches.note("threads", {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")})
         slot = birth.scoreboard.worker(birth.cell)
         slot.register(["sleep"], ["default"])

@@ -94,13 +94,17 @@ class Node:
         } | options
         if self._options.get("no_http"):
             del self._options["http"]
-        self._environ = {
+        self.environ = {
             **{name: value for name, value in os.environ.items() if not _is_setting(name)},
             ledgers.VARIABLE: str(self.ledger.path),
             "PREFORK_Q_CTL_SOCKET": str(self.ctl_socket),
             **(environ or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        """The words that run it."""
+        return [str(PROGRAM), "run", self._target, *flags(self._options)]
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -112,12 +116,11 @@ class Node:
         """
         if self._process is not None and self._process.poll() is None:
             raise RuntimeError("the node runs already")
-        command = [str(PROGRAM), "run", self._target, *flags(self._options)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*dies_with_its_parent("TERM"), *command],
+                [*dies_with_its_parent("TERM"), *self.command()],
                 cwd=self.folder,
-                env=self._environ,
+                env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -212,7 +215,7 @@ class Node:
         return subprocess.run(
             [str(PROGRAM), *arguments],
             cwd=self.folder,
-            env=self._environ,
+            env=self.environ,
             input=stdin,
             capture_output=True,
             text=True,
