@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
+from prefork_q.calls import Calls
+from prefork_q.connection import redis
 from prefork_q.errors import IdempotencyConflict, Invalid, Stale
 from prefork_q.keys import Keys
-from prefork_q.scripts import Script, scripts
 from prefork_q.states import Status
 from prefork_q.task import Submission, Submitted
 
@@ -301,8 +301,7 @@ class Broker:
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, limits: Limits | None = None) -> None:
-        self._redis: Any = client
-        self._root = keys.root
+        self._calls = Calls(client, keys.root)
         self._limits = limits or Limits()
         self._retention_ms = milliseconds(self._limits.retention)
 
@@ -319,7 +318,7 @@ class Broker:
             raise Invalid(
                 f"{len(submissions)} tasks in one call: at most {MAX_SUBMISSION} can be stored together"
             )
-        word, answers = self._call("submit", *submit_arguments(submissions))
+        word, answers = self._calls.script("submit", *submit_arguments(submissions))
         if word == b"conflict":
             index = answers - 1
             raise IdempotencyConflict(
@@ -336,24 +335,21 @@ class Broker:
         client is one of `connect`. A batch whose answer did not come may have been stored: submit
         it again.
         """
-        script, sent = scripts()["submit"], deque[Sequence[Submission]]()
+        sent = deque[Sequence[Submission]]()
 
-        def commands() -> Iterator[tuple[object, ...]]:
+        def arguments() -> Iterator[list[object]]:
             for batch in batches:
                 sent.append(batch)
-                yield script.by_sha(self._root, *submit_arguments(batch))
+                yield submit_arguments(batch)
 
-        try:
-            for _, answers in self._redis.in_turn(commands()):
-                yield _submitted(sent.popleft(), answers)
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
+        for _, answers in self._calls.script_in_turn("submit", arguments()):
+            yield _submitted(sent.popleft(), answers)
 
     # -- the worker's verbs
 
     def claim(self, request: ClaimRequest) -> Claimed:
         """Lease what there is room for."""
-        return parse_claimed(self._call("claim", self._retention_ms, *request.arguments()))
+        return parse_claimed(self._calls.script("claim", self._retention_ms, *request.arguments()))
 
     def complete(self, id: str | bytes, token: int, result: bytes, *, ran: float = 0.0) -> None:
         """Write the result (JSON) of a task that ran for `ran` seconds.
@@ -395,14 +391,14 @@ class Broker:
                 calls.append((verb, self._settle_arguments(verb, [settlements[place] for place in chosen])))
                 places.append(chosen)
         words = [""] * len(settlements)
-        for chosen, answer in zip(places, self._pipeline(calls), strict=True):
+        for chosen, answer in zip(places, self._calls.scripts(calls), strict=True):
             for place, word in zip(chosen, answer, strict=True):
                 words[place] = word.decode()
         return words
 
     def commit(self, settlements: Sequence[Settlement], request: ClaimRequest) -> tuple[list[str], Claimed]:
         """Carry out outcomes (at most `MAX_BATCH`) and claim, in one call."""
-        words, claimed = self._call("commit", *commit_arguments(settlements, request, self._limits))
+        words, claimed = self._calls.script("commit", *commit_arguments(settlements, request, self._limits))
         return [word.decode() for word in words], parse_claimed(claimed)
 
     def progress(self, reports: Sequence[tuple[str | bytes, int, bytes]]) -> list[str]:
@@ -426,12 +422,12 @@ class Broker:
 
     def promote(self, limit: int = 500) -> Promoted:
         """Move due tasks to their pending lists."""
-        moved, *wait_ms = self._call("promote", limit)
+        moved, *wait_ms = self._calls.script("promote", limit)
         return Promoted(moved, wait_ms[0] / 1_000 if wait_ms else None)
 
     def reap(self, *, lease: float, limit: int = 500) -> Reaped:
         """Put tasks back whose lease has expired."""
-        word, expired = self._call(
+        word, expired = self._calls.script(
             "reap", limit, milliseconds(lease), self._limits.max_losses, self._retention_ms
         )
         return Reaped(
@@ -466,7 +462,7 @@ class Broker:
                     queue.decode("utf-8", "replace"),
                     attempt,
                 )
-                for id, type_, queue, attempt, status in self._call("hand_back", *arguments)
+                for id, type_, queue, attempt, status in self._calls.script("hand_back", *arguments)
             ]
         return returned
 
@@ -474,7 +470,7 @@ class Broker:
         """Leave a wake-up token for every queue with tasks that is not paused."""
         found, pending, cursor = 0, 0, b"0"
         while True:
-            cursor, n, waiting = self._call("remind", cursor, MAX_BATCH)
+            cursor, n, waiting = self._calls.script("remind", cursor, MAX_BATCH)
             found += int(n)
             pending += int(waiting)
             if cursor == b"0":
@@ -485,7 +481,7 @@ class Broker:
 
         Returns where to go on (0: that was all) and what was found.
         """
-        next_start, found = self._call("audit", milliseconds(lease), start, limit)
+        next_start, found = self._calls.script("audit", milliseconds(lease), start, limit)
         return next_start, [
             Unleased(id.decode(), type_.decode("utf-8", "replace"), worker.decode("utf-8", "replace"))
             for id, type_, worker in found
@@ -493,11 +489,11 @@ class Broker:
 
     def trim(self, *, dead_limit: int, dead_retention: float, limit: int = 500) -> int:
         """Delete the oldest dead tasks beyond a number or an age. Returns how many."""
-        return int(self._call("trim", dead_limit, milliseconds(dead_retention), limit))
+        return int(self._calls.script("trim", dead_limit, milliseconds(dead_retention), limit))
 
     def register(self, node: str, info: dict[str, Any], *, silence: float = 60.0) -> str:
         """Say that a node lives. Returns the version of the layout that is stored."""
-        answer = self._call("register", node, orjson.dumps(info), milliseconds(silence), LAYOUT)
+        answer = self._calls.script("register", node, orjson.dumps(info), milliseconds(silence), LAYOUT)
         return bytes(answer).decode()
 
     # -- the operator's verbs
@@ -511,7 +507,7 @@ class Broker:
 
     def cancel(self, id: str) -> str:
         """Cancel a task. Returns cancelled, requested (it runs), ended or missing."""
-        return bytes(self._call("cancel", id, self._retention_ms)).decode()
+        return bytes(self._calls.script("cancel", id, self._retention_ms)).decode()
 
     def delete(self, ids: Sequence[str]) -> list[str]:
         """Delete dead tasks for good. Returns a word each: ok, not_dead or missing."""
@@ -519,25 +515,25 @@ class Broker:
 
     def purge(self, queue: str, *, limit: int = 500) -> tuple[int, int]:
         """Delete pending tasks of a queue. Returns (left the list, deleted)."""
-        left, deleted = self._call("purge", queue, limit, self._retention_ms)
+        left, deleted = self._calls.script("purge", queue, limit, self._retention_ms)
         return left, deleted
 
     def pause(self, queue: str) -> str:
         """Claim nothing more from a queue. Returns ok or missing."""
-        return bytes(self._call("pause", queue)).decode()
+        return bytes(self._calls.script("pause", queue)).decode()
 
     def resume(self, queue: str) -> str:
         """Claim from a paused queue again. Returns ok or missing."""
-        return bytes(self._call("resume", queue)).decode()
+        return bytes(self._calls.script("resume", queue)).decode()
 
     def watch(self, id: str) -> str:
         """Ask for a message on the task's channel when it ends. Returns its status, or missing."""
-        return bytes(self._call("watch", id)).decode()
+        return bytes(self._calls.script("watch", id)).decode()
 
     # -- how scripts are called
 
     def _settle_one(self, settlement: Settlement) -> None:
-        answer = self._call(settlement.verb, *self._settle_arguments(settlement.verb, [settlement]))
+        answer = self._calls.script(settlement.verb, *self._settle_arguments(settlement.verb, [settlement]))
         if answer[0] == b"stale":
             raise Stale(f"{settlement.verb}: the lease of task {settlement.id.decode()} is not held any more")
 
@@ -553,39 +549,7 @@ class Broker:
         return arguments
 
     def _words(self, verb: str, *arguments: object) -> list[str]:
-        return [word.decode() for word in self._call(verb, *arguments)]
-
-    def _call(self, verb: str, *arguments: object) -> Any:
-        script = scripts()[verb]
-        try:
-            try:
-                return self._execute(script.by_sha(self._root, *arguments))
-            except NoScriptError:
-                return self._execute(script.by_source(self._root, *arguments))
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
-
-    def _execute(self, command: tuple[object, ...]) -> Any:
-        return self._redis.execute_command(*command)
-
-    def _pipeline(self, calls: Sequence[tuple[str, list[object]]]) -> list[Any]:
-        """Run several scripts in one round trip; those that the server has forgotten again by source."""
-        if not calls:
-            return []
-        chosen: list[Script] = [scripts()[verb] for verb, _ in calls]
-        try:
-            with self._redis.pipeline(transaction=False) as pipeline:
-                for script, (_, arguments) in zip(chosen, calls, strict=True):
-                    pipeline.execute_command(*script.by_sha(self._root, *arguments))
-                answers: list[Any] = pipeline.execute(raise_on_error=False)
-            for n, answer in enumerate(answers):
-                if isinstance(answer, NoScriptError):
-                    answers[n] = self._execute(chosen[n].by_source(self._root, *calls[n][1]))
-                elif isinstance(answer, Exception):
-                    raise answer
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
-        return answers
+        return [word.decode() for word in self._calls.script(verb, *arguments)]
 
 
 def _batches(entries: Sequence[T]) -> list[Sequence[T]]:

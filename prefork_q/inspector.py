@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from prefork_q.connection import NoScriptError, RedisError, as_unavailable, redis
+from prefork_q.calls import Calls
+from prefork_q.connection import redis
 from prefork_q.keys import Keys
 from prefork_q.records import pairs, read_record
-from prefork_q.scripts import scripts
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
 
@@ -121,19 +121,16 @@ class Inspector:
     """Reads; every method raises `Unavailable` when Redis cannot answer now. Used from any thread."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
-        self._redis = client
+        self._calls = Calls(client, keys.root)
         self._root = keys.root
 
     def ping(self) -> None:
         """Return if Redis answers."""
-        try:
-            self._execute(("PING",))
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
+        self._calls.command("PING")
 
     def counts(self) -> Counts:
         """Return all sums and rates."""
-        now_ms, (processing, delayed, dead), queues, totals, (completed, failed) = self._call(
+        now_ms, (processing, delayed, dead), queues, totals, (completed, failed) = self._calls.script(
             "counts", RATE_WINDOW, PEEK
         )
         return Counts(
@@ -149,7 +146,7 @@ class Inspector:
 
     def get(self, id: str) -> TaskRecord | None:
         """Return a task, None if there is none of this id."""
-        entries = self._call("show", id)
+        entries = self._calls.script("show", id)
         return read_record(entries[0]) if entries else None
 
     def page(
@@ -171,7 +168,7 @@ class Inspector:
         for _ in range(CALLS):
             if place is None:
                 break
-            entries, at, after = self._call(
+            entries, at, after = self._calls.script(
                 "page", place.index, place.queue, place.at, place.after,
                 limit - len(tasks), SCAN, PAGE_BYTES, status or "", type or "", queue or "",
             )  # fmt: skip
@@ -198,7 +195,7 @@ class Inspector:
         `before` is in seconds since the epoch; at most SCAN ids are given, and maybe none.
         """
         place = cursor or Cursor("dead", at="" if before is None else str(round(before * 1000)))
-        entries, at, after = self._call(
+        entries, at, after = self._calls.script(
             "page", place.index, "", place.at, place.after, min(limit, SCAN), SCAN, 0, "", type or "", ""
         )
         end = Cursor("dead", at=at.decode(), after=after.decode()) if after else None
@@ -211,14 +208,14 @@ class Inspector:
         they are dropped from the list.
         """
         pending = f"{self._root}pending:{queue}"
-        length, place = self._together(
+        length, place = self._calls.commands(
             ("LLEN", pending), ("LPOS", pending, id, "RANK", -1, "MAXLEN", searched)
         )
         return None if place is None else int(length) - 1 - int(place)
 
     def nodes(self) -> list[NodeInfo]:
         """Return the nodes that have said within NODE_SILENCE that they live."""
-        (seconds, _), said = self._together(("TIME",), ("HGETALL", f"{self._root}nodes"))
+        (seconds, _), said = self._calls.commands(("TIME",), ("HGETALL", f"{self._root}nodes"))
         flat = [part for pair in said.items() for part in pair] if isinstance(said, dict) else said
         nodes = []
         for name, text in pairs(flat):
@@ -248,35 +245,8 @@ class Inspector:
         return None
 
     def _queues(self) -> list[str]:
-        try:
-            names = self._execute(("HKEYS", self._root + "queues"))
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
+        names = self._calls.command("HKEYS", self._root + "queues")
         return sorted(name.decode("utf-8", "replace") for name in names)
-
-    def _together(self, *commands: tuple[object, ...]) -> list[Any]:
-        """Run plain commands at one moment, in one round trip."""
-        try:
-            with self._redis.pipeline(transaction=True) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-                answers: list[Any] = pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
-        return answers
-
-    def _call(self, name: str, *arguments: object) -> Any:
-        script = scripts()[name]
-        try:
-            try:
-                return self._execute(script.by_sha(self._root, *arguments))
-            except NoScriptError:
-                return self._execute(script.by_source(self._root, *arguments))
-        except (RedisError, OSError) as error:
-            raise as_unavailable(error) from error
-
-    def _execute(self, command: tuple[object, ...]) -> Any:
-        return self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 def _node(name: str, info: Mapping[str, Any]) -> NodeInfo:

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "places", "folder", "tokens"),
     ("ipc",),
     ("connection", "nonblocking", "outage"),
+    ("calls",),
     ("broker",),
     ("records",),
     ("inspector", "survey", "acl"),
