@@ -32,7 +32,7 @@ class AttemptRuntime:
 
     def is_cancelled(self) -> bool:
         """Whether somebody asked for the task's cancellation."""
-        return self._slot.is_cancel_requested(self._held.index, self._held.token)
+        return self._slot.is_cancel_requested(self._held.index, self._held.lot.token)
 
     def is_lease_valid(self) -> bool:
         """Whether the lease still stands, as far as this node knows."""
@@ -44,6 +44,6 @@ def is_lease_valid(held: Held, slot: WorkerSlot, lease: float, now: float) -> bo
 
     Once the task has ended its place in the slot is another's, so the answer is no.
     """
-    if held.is_over or slot.is_lost(held.index, held.token):
+    if held.is_over or slot.is_lost(held.index, held.lot.token):
         return False
     return now < slot.lease_started(held.index) + lease

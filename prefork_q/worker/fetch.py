@@ -23,7 +23,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from prefork_q.broker import ClaimRequest, Lease, Limits, commit_arguments, milliseconds, parse_claimed
+from prefork_q.broker import Claimed, ClaimRequest, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.events import Events
 from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import boot_time
@@ -282,7 +282,7 @@ class FetchLoop:
             if self._awaits_wake:
                 times.append(self._wakes.next_wake())
             if self._may_claim:
-                times += [held.arrived_at + PATIENCE for held in self._waiting()]
+                times += [held.lot.arrived_at + PATIENCE for held in self._waiting()]
             times.append(self._reports.due_at())
         return min(time for time in times if time is not None)
 
@@ -374,7 +374,7 @@ class FetchLoop:
             self._events.emit("dropped", level="error", id=name, cause=reason)
         # The answer of a call that was sent again may be that of the first sending.
         claimed_at = sent.at if claimed.is_again else self._commands.sent_at
-        self._take(claimed.leases, claimed_at, now)
+        self._take(claimed, claimed_at, now)
         # If nothing is left, whoever adds a task leaves a token.
         self._has_more = claimed.has_more
 
@@ -385,14 +385,14 @@ class FetchLoop:
         self._holdings.settle(batch)
         self._ledger.book(batch, words, now)
 
-    def _take(self, leases: Sequence[Lease], claimed_at: float, now: float) -> None:
-        taken = self._holdings.take(leases, claimed_at, now)
+    def _take(self, claimed: Claimed, claimed_at: float, now: float) -> None:
+        taken = self._holdings.take(claimed.lots, claimed.token, claimed_at, now)
         if not self._may_claim:
             self._give_back(taken)
             return
         put = self.pool.put
         for held in taken:
-            if held.crashes > 0:
+            if held.lot.crashes > 0:
                 self._suspect = held
                 self._is_suspect_placed = False
             else:
@@ -410,7 +410,7 @@ class FetchLoop:
 
     def _give_back_late(self, now: float) -> None:
         for held in self._waiting():
-            if now - held.arrived_at < PATIENCE:
+            if now - held.lot.arrived_at < PATIENCE:
                 continue
             if held is self._suspect:
                 self._holds_back = True
@@ -446,7 +446,7 @@ class FetchLoop:
         for held in self.pool.interrupt(now) if now >= self._standstill.doubtful_until else ():
             self.has_interrupted = True
             self._events.emit(
-                "interrupted", level="warning", id=held.id.decode(), attempt=held.attempt,
+                "interrupted", level="warning", id=held.id.decode(), attempt=held.lot.attempt,
                 cause="its time limit has passed",
             )  # fmt: skip
         if now >= self._threads_checked_at + THREADS_CHECK:

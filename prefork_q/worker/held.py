@@ -8,69 +8,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prefork_q.broker import Lease
 from prefork_q.worker.routes import Route
 
 OutcomeName = Literal["succeeded", "retrying", "dead", "released"]
+
+
+@dataclass(slots=True, eq=False)
+class Lot:
+    """What tasks of one claim have in common. Made by the main thread; nothing of it changes."""
+
+    type: bytes
+    queue: bytes
+    attempt: int
+    max_attempts: int
+    crashes: int
+    timeout_ms: int
+    token: int
+    route: Route | None
+    """None: the type is unknown here."""
+    claimed_at: float
+    """Boot time, not after the leases began."""
+    arrived_at: float
+    """Boot time at which the claim was answered."""
+    cost: float | None
+    """Seconds that each is expected to run; None if the type is slow or its pace not known yet."""
+
+    @property
+    def type_name(self) -> str:
+        return self.type.decode("utf-8", "replace") if self.route is None else self.route.name
 
 
 class Held:
     """A leased task between its claim and its commit.
 
     Made by the main thread. `is_started` is set by the processor that takes it, `is_over` by the
-    main thread; everything else stays as it is. What the lease says of the task is here as it is
-    there.
+    main thread; everything else stays as it is.
     """
 
-    __slots__ = (
-        "arrived_at",
-        "attempt",
-        "body",
-        "claimed_at",
-        "cost",
-        "crashes",
-        "id",
-        "index",
-        "is_over",
-        "is_started",
-        "max_attempts",
-        "queue",
-        "route",
-        "timeout_ms",
-        "token",
-        "type",
-    )  # fmt: skip
+    __slots__ = ("body", "id", "index", "is_over", "is_started", "lot")
 
-    def __init__(
-        self,
-        lease: Lease,
-        route: Route | None,
-        index: int,
-        claimed_at: float,
-        arrived_at: float,
-        cost: float | None,
-    ) -> None:
-        (
-            self.id, self.type, self.queue, self.body, self.attempt, self.max_attempts, self.crashes,
-            self.timeout_ms, _, self.token,
-        ) = lease  # fmt: skip
-        self.route = route
+    def __init__(self, lot: Lot, id: bytes, body: bytes, index: int) -> None:
+        self.lot = lot
+        self.id = id
+        self.body = body
         self.index = index
         """Its place in the scoreboard's table of held tasks."""
-        self.claimed_at = claimed_at
-        """Boot time, not after the lease began."""
-        self.arrived_at = arrived_at
-        """Boot time at which the claim was answered."""
-        self.cost = cost
-        """Seconds that it is expected to run; None if its type is slow or not known yet."""
         self.is_started = False
         self.is_over = False
         """Whether an outcome of it is on its way to Redis; later ones do not count."""
-
-    @property
-    def type_name(self) -> str:
-        """The name of its type, as people read it."""
-        return self.type.decode("utf-8", "replace") if self.route is None else self.route.name
 
 
 @dataclass(slots=True, eq=False)

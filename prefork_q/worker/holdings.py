@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prefork_q.broker import Lease
+from prefork_q.broker import Alike
 from prefork_q.ipc.slot import WorkerSlot
-from prefork_q.worker.held import Held, Outcome
+from prefork_q.worker.held import Held, Lot, Outcome
 from prefork_q.worker.pace import Paces
 from prefork_q.worker.queues import QueueOrder
 from prefork_q.worker.routes import Route
@@ -52,25 +52,24 @@ class Holdings:
         """Return those that a processor has taken."""
         return [held for held in self._all if held.is_started]
 
-    def take(self, leases: Sequence[Lease], claimed_at: float, now: float) -> list[Held]:
+    def take(self, lots: Sequence[Alike], token: int, claimed_at: float, now: float) -> list[Held]:
         """Take in claimed tasks; `claimed_at` is a boot time not after their leases began."""
-        hold, free, route_of, cost_of = self._slot.hold, self._free, self._routes.get, self._costs.get
-        taken = []
-        waited: dict[bytes, list[float]] = {}
-        for lease in leases:
-            _, type, queue, _, _, _, _, _, wait_ms, _ = lease
-            cost = cost_of(type)
-            held = Held(lease, route_of(type), free.pop(), claimed_at, now, cost)
-            hold(held.index, held.id, held.token, claimed_at)
-            taken.append(held)
+        hold, free = self._slot.hold, self._free.pop
+        taken: list[Held] = []
+        for alike in lots:
+            type, queue, attempt, max_attempts, crashes, timeout_ms, tasks = alike
+            route, cost = self._routes.get(type), self._costs.get(type)
+            lot = Lot(
+                type, queue, attempt, max_attempts, crashes, timeout_ms, token, route, claimed_at, now, cost
+            )
+            for id, body, _ in alike.each():
+                index = free()
+                hold(index, id, token, claimed_at)
+                taken.append(Held(lot, id, body, index))
+            waits = tasks[2::3]
+            self._slot.observe_waits(self._queues.index(queue), [wait_ms / 1_000 for wait_ms in waits])
             if cost is not None:
-                self.cost += cost
-            if queue in waited:
-                waited[queue].append(wait_ms / 1_000)
-            else:
-                waited[queue] = [wait_ms / 1_000]
-        for queue, seconds in waited.items():
-            self._slot.observe_waits(self._queues.index(queue), seconds)
+                self.cost += cost * len(waits)
         self.unfinished += len(taken)
         self._all.update(taken)
         return taken
@@ -91,8 +90,9 @@ class Holdings:
             outbox.popleft()
             held.is_over = True
             self.unfinished -= 1
-            if held.cost is not None:
-                self.cost -= held.cost
+            cost = held.lot.cost
+            if cost is not None:
+                self.cost -= cost
             batch.append(outcome)
         if not self.unfinished:
             # Rounding must not add up.

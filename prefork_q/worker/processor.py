@@ -102,7 +102,7 @@ class Processor:
     def postpone(self, seconds: float, before: float) -> None:
         """Move the soft limit of an attempt that was claimed before that moment."""
         with self._guard:
-            if self._timed is not None and self._timed.claimed_at < before:
+            if self._timed is not None and self._timed.lot.claimed_at < before:
                 self.soft_limit += seconds
 
     def interrupt(self, now: float) -> Held | None:
@@ -149,24 +149,25 @@ class Processor:
         self._wake_by(0.0)
 
     def _attempt(self, held: Held) -> Outcome:
-        route = held.route
+        lot = held.lot
+        route = lot.route
         started = boot_time()
         # Stopped or starved for so long that somebody else may have it: it must not start here. A
         # young lease need not be looked up.
-        if started - held.claimed_at > self._lease / 4 and not is_lease_valid(
+        if started - lot.claimed_at > self._lease / 4 and not is_lease_valid(
             held, self._slot, self._lease, started
         ):
             return Outcome(held, "released")
         if route is None:
             return self._unknown(held)
-        timeout = held.timeout_ms / 1_000 or route.timeout or 0.0
+        timeout = lot.timeout_ms / 1_000 or route.timeout or 0.0
         if timeout:
             self._slot.start(
-                self.number, held.id, held.type, held.attempt, held.token, started,
+                self.number, held.id, lot.type, lot.attempt, lot.token, started,
                 started + timeout + self._grace, self._delay_of_hard_limit(held),
             )  # fmt: skip
         else:
-            self._slot.start(self.number, held.id, held.type, held.attempt, held.token, started)
+            self._slot.start(self.number, held.id, lot.type, lot.attempt, lot.token, started)
         try:
             arguments = route.arguments(held.body)
             if route.context_parameter is not None:
@@ -202,43 +203,46 @@ class Processor:
 
     def _delay_of_hard_limit(self, held: Held) -> float:
         """Return the seconds to the next attempt if this one ends at its hard limit, -1 if it is the last."""
-        route = held.route
-        if route is None or held.attempt >= held.max_attempts or self._is_final(held, TaskTimeout()):
+        lot = held.lot
+        if lot.route is None or lot.attempt >= lot.max_attempts or self._is_final(held, TaskTimeout()):
             return -1.0
-        return route.retry.delay(held.attempt, self._rng)
+        return lot.route.retry.delay(lot.attempt, self._rng)
 
     @staticmethod
     def _is_final(held: Held, error: BaseException) -> bool:
-        never = held.route.retry.never if held.route is not None else ()
+        route = held.lot.route
+        never = route.retry.never if route is not None else ()
         return isinstance(error, (Reject, Invalid, *never))
 
     def _failure_of(self, held: Held, failure: Failure, ran: float, asked: float | None = None) -> Outcome:
         """Return the outcome of a failure that may be retried, after `asked` seconds at least."""
-        if held.attempt >= held.max_attempts:
+        lot = held.lot
+        if lot.attempt >= lot.max_attempts:
             return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
-        retry = held.route.retry if held.route is not None else NO_ROUTE_RETRY
+        retry = lot.route.retry if lot.route is not None else NO_ROUTE_RETRY
         # What was asked for is the handler's, and may be no number.
         if isinstance(asked, (int, float)) and not math.isnan(asked):
             delay = retry.at_least(asked, self._rng)
         else:
-            delay = retry.delay(held.attempt, self._rng)
+            delay = retry.delay(lot.attempt, self._rng)
         return Outcome(held, "retrying", ran, failure.text, delay, failure.type, failure.message)
 
     def _unknown(self, held: Held) -> Outcome:
-        failure = told("UnknownType", f"no live worker knows a handler for the type {held.type_name!r}")
+        failure = told("UnknownType", f"no live worker knows a handler for the type {held.lot.type_name!r}")
         delay = UNKNOWN_DELAY * (1 + 0.2 * self._rng.random())
         return Outcome(held, "released", 0.0, failure.text, delay, failure.type, failure.message)
 
     # -- what a handler is given
 
     def _context(self, held: Held, timeout: float) -> TaskContext:
+        lot = held.lot
         return TaskContext(
             id=held.id.decode(),
-            type=held.type_name,
-            attempt=held.attempt,
-            max_attempts=held.max_attempts,
+            type=lot.type_name,
+            attempt=lot.attempt,
+            max_attempts=lot.max_attempts,
             deadline=time.time() + timeout if timeout else None,
-            token=held.token,
+            token=lot.token,
             runtime=AttemptRuntime(held, self._slot, self._lease, self._report_progress),
         )
 

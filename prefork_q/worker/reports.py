@@ -36,5 +36,5 @@ class Reports:
             held, (fraction, note) = self._newest.popitem()
             if not held.is_over:
                 text = orjson.dumps({"fraction": fraction, "note": note})
-                arguments += (held.id, held.token, text)
+                arguments += (held.id, held.lot.token, text)
         return arguments

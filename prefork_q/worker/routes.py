@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from prefork_q.app import App
 from prefork_q.ipc.stats import MAX_TYPES
 from prefork_q.retry import Retry
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
     """A handler, unpacked: the hot path reads no attributes of the user's objects."""
 
     type: bytes

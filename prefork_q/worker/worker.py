@@ -380,5 +380,5 @@ class Worker:
         running = next((held for p in self._pool.processors if (held := p.current) is not None), None)
         title = self._title
         if running is not None:
-            title += f" [{running.type_name} {running.id.decode()}]"
+            title += f" [{running.lot.type_name} {running.id.decode()}]"
         setproctitle(title)

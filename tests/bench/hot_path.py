@@ -78,10 +78,11 @@ class Way:
         self.events = Events(Sink.file(log), format="json", level="info", process=process)
         self.ledger = Ledger(self.slot, paces, self.events)
         self.request = ClaimRequest("bench.0.1", 1, 30_000, 1, 256, 100_000, ["default"], paces.fast())
-        tasks: list[Any] = [
-            [new_id().encode(), b"noop", b"default", PAYLOAD, 1, 3, 0, 0, 5] for _ in range(batch)
-        ]
-        claimed: list[Any] = [b"ok", b"1795968761965000", tasks, [], 1]
+        tasks: list[Any] = []
+        for _ in range(batch):
+            tasks += (new_id().encode(), PAYLOAD, 5)
+        lot: list[Any] = [b"noop", b"default", 1, 3, 0, 0, tasks]
+        claimed: list[Any] = [b"ok", b"1795968761965000", [lot], [], 1]
         self.answer = packed([[b"ok"] * batch, claimed])
         self.outbox: deque[Outcome] = deque()
         self.inbox: SimpleQueue[Held] = SimpleQueue()
@@ -97,7 +98,7 @@ class Way:
             report_progress=lambda held, fraction, note: None,
         )
         self.parsed: Any = None
-        self.leases: Any = None
+        self.claimed: Any = None
         self.held: list[Held] = []
         self.outcomes: list[Outcome] = []
         self.arguments: list[object] = []
@@ -105,12 +106,12 @@ class Way:
     def parse(self) -> None:
         self.parsed = unpacked(self.answer)
 
-    def lease(self) -> None:
-        self.leases = parse_claimed(self.parsed[1]).leases
+    def claim(self) -> None:
+        self.claimed = parse_claimed(self.parsed[1])
 
     def take(self) -> None:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.held = self.holdings.take(self.leases, now, now)
+        self.held = self.holdings.take(self.claimed.lots, self.claimed.token, now, now)
 
     def put(self) -> None:
         for held in self.held:
@@ -146,7 +147,7 @@ class Way:
 
 STEPS: tuple[tuple[str, str, Callable[[Way], None]], ...] = (
     ("main", "parse the answer (hiredis)", Way.parse),
-    ("main", "make leases of it: broker.parse_claimed", Way.lease),
+    ("main", "see what it says: broker.parse_claimed", Way.claim),
     ("main", "hold them: Holdings.take", Way.take),
     ("main", "into the inbox", Way.put),
     ("processor", "out of the inbox", Way.get),

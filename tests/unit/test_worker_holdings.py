@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from prefork_q.broker import Lease
+from prefork_q.broker import Alike
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.holdings import MAX_BYTES, MAX_OUTCOMES, Holdings
@@ -24,15 +24,15 @@ class Stand:
         self.paces.learn(b"quick", 0.01)
         self.holdings = Holdings(self.slot, {}, QueueOrder(["default"], [None], random.Random()), self.paces)
         self.outbox: deque[Outcome] = deque()
-        self._token = 0
+        self._number = self._token = 0
 
     def take(self, n: int = 1, type: bytes = b"quick") -> list[Held]:
-        leases = []
+        tasks: list[object] = []
         for _ in range(n):
-            self._token += 1
-            id = b"%036d" % self._token
-            leases.append(Lease(id, type, b"default", b"{}", 1, 3, 0, 0, 250, self._token))
-        return self.holdings.take(leases, 5.0, 6.0)
+            self._number += 1
+            tasks += (b"%036d" % self._number, b"{}", 250)
+        self._token += 1
+        return self.holdings.take([Alike(type, b"default", 1, 3, 0, 0, tasks)], self._token, 5.0, 6.0)
 
     def end(self, *helds: Held, size: int = 0) -> None:
         self.outbox.extend(Outcome(held, "succeeded", 0.1, b"x" * size) for held in helds)
@@ -51,7 +51,7 @@ def stand() -> Stand:
 def test_what_is_taken_stands_in_the_table_until_it_is_settled(stand: Stand) -> None:
     first, second = stand.take(2)
     assert [(held.id, held.token) for held in stand.slot.holds()] == [
-        (first.id.decode(), 1), (second.id.decode(), 2),
+        (first.id.decode(), 1), (second.id.decode(), 1),
     ]  # fmt: skip
     assert (len(stand.holdings), stand.holdings.unfinished) == (2, 2)
 
@@ -62,7 +62,7 @@ def test_what_is_taken_stands_in_the_table_until_it_is_settled(stand: Stand) -> 
     stand.holdings.settle(batch)
 
     assert (len(stand.holdings), stand.holdings.unfinished) == (1, 1)
-    assert [held.token for held in stand.slot.holds()] == [2]
+    assert [held.id for held in stand.slot.holds()] == [second.id.decode()]
 
 
 def test_places_are_used_again_and_none_leaks(stand: Stand) -> None:

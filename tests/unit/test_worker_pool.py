@@ -13,13 +13,12 @@ from typing import Any
 import orjson
 import pytest
 
-from prefork_q.broker import Lease
 from prefork_q.context import TaskContext
 from prefork_q.errors import Reject, RetryAfter, TaskTimeout
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.ipc.slot import IDLE, WorkerSlot
 from prefork_q.retry import MAX_DELAY, Retry
-from prefork_q.worker.held import Held, Outcome
+from prefork_q.worker.held import Held, Lot, Outcome
 from prefork_q.worker.pool import Pool
 from prefork_q.worker.processor import Processor
 from prefork_q.worker.routes import Route
@@ -57,10 +56,10 @@ class Stand:
         route = None
         if function is not None:
             route = Route(b"t", "t", function, orjson.loads, context, RETRY, timeout, 0)
-        lease = Lease(b"i" * 36, b"t", b"default", body, attempt, 3, 0, 0, 0, 7 + index)
         now = boot_time()
-        self.slot.hold(index, lease.id, lease.token, now - age)
-        return Held(lease, route, index, now - age, now, None)
+        lot = Lot(b"t", b"default", attempt, 3, 0, 0, 7 + index, route, now - age, now, None)
+        self.slot.hold(index, b"i" * 36, lot.token, now - age)
+        return Held(lot, b"i" * 36, body, index)
 
     def run(self, function: Callable[..., Any] | None, **options: Any) -> Outcome:
         """Have one task run, and return what became of it."""
@@ -220,7 +219,7 @@ def test_an_old_lease_that_nobody_renewed_is_not_started(stand: Stand) -> None:
 
 def test_an_old_lease_that_was_renewed_is_started(stand: Stand) -> None:
     held = stand.held(lambda: 1, age=LEASE + 1)
-    stand.slot.renewed(held.index, held.token, boot_time())
+    stand.slot.renewed(held.index, held.lot.token, boot_time())
 
     stand.pool.put(held)
     until(lambda: stand.outcomes)
@@ -230,7 +229,7 @@ def test_an_old_lease_that_was_renewed_is_started(stand: Stand) -> None:
 
 def test_a_lease_that_is_known_to_be_lost_is_not_started(stand: Stand) -> None:
     held = stand.held(lambda: 1, age=LEASE / 2)
-    stand.slot.lost(held.index, held.token)
+    stand.slot.lost(held.index, held.lot.token)
 
     stand.pool.put(held)
     until(lambda: stand.outcomes)
