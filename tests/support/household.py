@@ -81,6 +81,7 @@ class Household:
         self.pid = fork(self._run)
 
     def _run(self) -> int:
+        os.setsid()
         # What the children and the master print belongs to the test's folder.
         os.dup2(os.open(self.switches.folder / "stderr", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
         sink = Sink.file(self.log, patience=0.0)
@@ -240,7 +241,8 @@ class Children:
         switches = self._switches
         if switches.is_set("worker_dies_at_birth"):
             return 3
-        if not birth.introduce():
+        is_tied = not switches.is_set("no_parent_death_signal")
+        if not birth.introduce(parent_death_signal=signal.SIGTERM if is_tied else None):
             return 0
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Node:
         target: the handlers; those of `tests.support.handlers` unless given.
         ledger: where the handlers note what they do; several nodes may share one.
         environ: more environment variables.
+        prefix: words before its command, such as those of a program that starts it in another way.
+        output: a descriptor that it writes its log to, not `log`.
         options: more options of `run`: `lease="2s"`, `no_http=True`, `queues="a,b"`; a list is repeated.
     """
 
@@ -70,6 +72,8 @@ class Node:
         threads: int = 1,
         ledger: Path | None = None,
         environ: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        output: int | None = None,
         **options: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +86,8 @@ class Node:
         self.url = url
         self.namespace = namespace
         self._target = target
+        self._prefix = prefix
+        self._output = output
         self._options = {
             "redis_url": url,
             "namespace": namespace,
@@ -118,12 +124,12 @@ class Node:
             raise RuntimeError("the node runs already")
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*dies_with_its_parent("TERM"), *self.command()],
+                [*dies_with_its_parent("TERM"), *self._prefix, *self.command()],
                 cwd=self.folder,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=log,
+                stderr=log if self._output is None else self._output,
                 start_new_session=True,
             )
         leaks.watch_session(self._process.pid)
