@@ -10,6 +10,7 @@ from prefork_q.api.access import Access
 from prefork_q.api.answers import Route
 from prefork_q.api.application import Application
 from prefork_q.api.breaker import Breaker
+from prefork_q.api.dashboard import Dashboard
 from prefork_q.api.dead import Dead
 from prefork_q.api.endings import Endings
 from prefork_q.api.health import Health
@@ -98,7 +99,9 @@ def assemble(config: Config, handlers: Handlers, breaker: Breaker) -> tuple[Endi
         Dead(broker, inspector),
         Queues(broker, inspector),
         Metrics(inspector, node, breaker),
+        node,
         Health(inspector, node),
+        Dashboard(),
     )
     return endings, [route for part in parts for route in part.routes()]
 

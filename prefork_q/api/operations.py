@@ -245,6 +245,20 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         },
         tag="service",
     ),
+    ("GET", "/node"): Operation(
+        "getNode",
+        "Show the node that this API belongs to: its workers, and what each runs.",
+        {200: answer("As `prefork-q ctl status --json` shows it.", ref("Node"))},
+        problems=(404,),
+        tag="service",
+        description="404 if this API runs without a node; 503 if the node's master does not answer.",
+    ),
+    ("GET", "/"): Operation(
+        "getDashboard",
+        "The dashboard: a page for a browser, without any data in it.",
+        {200: {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}},
+        tag="service",
+    ),
     ("GET", "/healthz"): Operation(
         "getHealth",
         "Does the process answer?",

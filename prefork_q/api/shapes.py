@@ -184,6 +184,54 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         description="Of the whole namespace, over all nodes.",
     ),
+    "Worker": an_object(
+        {
+            "slot": COUNT,
+            "pid": {"type": ["integer", "null"], "description": "null while it is down."},
+            "generation": COUNT,
+            "state": {"enum": ["starting", "ready", "draining", "backoff"]},
+            "threads": COUNT,
+            "running": {
+                "type": "array",
+                "items": an_object(
+                    {
+                        "id": ID,
+                        "type": {"type": "string"},
+                        "attempt": COUNT,
+                        "started_at": TIME,
+                        "runtime_s": {"type": "number", "minimum": 0},
+                    }
+                ),
+            },
+            **dict.fromkeys(("held", "completed", "failed", "rss_bytes", "pss_bytes", "restarts"), COUNT),
+            "condition": {"enum": ["well", "busy", "deaf", "stopped"]},
+        }
+    ),
+    "Node": an_object(
+        {
+            "version": {"type": "string"},
+            "node": {"type": "string"},
+            "pid": COUNT,
+            "state": {"enum": ["starting", "running", "quiet", "reloading", "draining"]},
+            "uptime_s": {"type": "number", "minimum": 0},
+            "generation": COUNT,
+            "degraded": {"type": "array", "items": {"type": "string"}, "description": "What is wrong."},
+            "workers": {"type": "array", "items": ref("Worker")},
+            "leaving": {
+                "type": "array",
+                "items": ref("Worker"),
+                "description": "Those that were replaced, or that there are too many of, and still drain.",
+            },
+            "roles": {"type": "object", "description": "template, keeper, store and api."},
+            "redis": an_object({"reachable": {"type": "boolean"}, "version": {"type": ["string", "null"]}}),
+            "totals": {
+                "type": "object",
+                "additionalProperties": COUNT,
+                "description": "Since the node's master began.",
+            },
+        },
+        description="A node, as `prefork-q ctl status --json` shows it.",
+    ),
     "Nothing": {"type": "object", "additionalProperties": False, "description": "Nothing needs to be sent."},
     "Problem": an_object(
         {
