@@ -10,6 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from prefork_q import errors
+
+NAMELESS: Final = (None, "builtins", errors.__name__)
+"""Modules of which the name says nothing more: the keeper writes `TaskTimeout` for a hard limit too."""
 MESSAGE_LIMIT: Final = 1_000
 TRACEBACK_LIMIT: Final = 8_000
 """Characters. Longer texts lose their middle: what failed stands at the head, where at the tail."""
@@ -51,11 +55,11 @@ def told(type: str, message: str) -> Failure:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the class's name with its module, unless it is a builtin."""
+    """Return the class's name, with its module unless it is a builtin or one of `prefork_q`'s own errors."""
     kind = type(error)
     module = getattr(kind, "__module__", None)
     name = kind.__qualname__
-    return shorten(clean(name if module in (None, "builtins") else f"{module}.{name}"), NAME_LIMIT)
+    return shorten(clean(name if module in NAMELESS else f"{module}.{name}"), NAME_LIMIT)
 
 
 def message_of(error: BaseException) -> str:

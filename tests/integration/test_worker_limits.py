@@ -25,7 +25,7 @@ def test_a_soft_limit_passes_except_exception_and_uses_an_attempt(
 
     error = tasks.get(id).error
     assert error is not None
-    assert error["type"] == "prefork_q.errors.TaskTimeout"
+    assert error["type"] == "TaskTimeout"
     assert "guarded" in error["traceback"]
     (run,) = ledger.runs(id)
     assert run.ended_at is not None
@@ -102,7 +102,7 @@ def test_limits_that_pass_at_about_the_end_of_a_handler_hit_nothing_else(
     assert tasks.statuses(free) == {Status.SUCCEEDED}
     for id in limited:
         error = tasks.get(id).error
-        assert error is None or error["type"] == "prefork_q.errors.TaskTimeout"
+        assert error is None or error["type"] == "TaskTimeout"
     assert ledger.times_run() == dict.fromkeys([*limited, *free], 1)
 
 

@@ -115,12 +115,12 @@ def test_a_handler_asks_in_vain_in_its_last_attempt(start_worker: StartWorker, t
 @pytest.mark.parametrize(
     ("type", "payload", "error"),
     [
-        ("reject", {"reason": "never"}, "prefork_q.errors.Reject"),
+        ("reject", {"reason": "never"}, "Reject"),
         ("raise_never_retried", {}, "ZeroDivisionError"),
         ("return_unjsonable", {}, "prefork_q.worker.result.UnserializableResult"),
         ("return_large", {"size": 2_000}, "prefork_q.worker.result.ResultTooLarge"),
-        ("add", {"a": "7"}, "prefork_q.errors.InvalidPayload"),
-        ("add", {"b": 1}, "prefork_q.errors.InvalidPayload"),
+        ("add", {"a": "7"}, "InvalidPayload"),
+        ("add", {"b": 1}, "InvalidPayload"),
     ],
 )
 def test_what_another_attempt_would_not_mend_is_dead_at_once(

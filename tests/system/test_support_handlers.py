@@ -25,7 +25,7 @@ DONE: dict[str, tuple[dict[str, Any], Any]] = {
 DEAD: dict[str, tuple[dict[str, Any], str]] = {
     "raise": ({"error": "KeyError"}, "KeyError"),
     "raise_never_retried": ({}, "ZeroDivisionError"),
-    "reject": ({}, "prefork_q.errors.Reject"),
+    "reject": ({}, "Reject"),
 }
 
 

@@ -299,7 +299,7 @@ def test_a_limit_is_announced_and_enforced(stand: Stand) -> None:
     assert interrupted(stand, 0.0) == [held]
 
     until(lambda: stand.outcomes)
-    assert stand.outcomes[0].error_type == "prefork_q.errors.TaskTimeout"
+    assert stand.outcomes[0].error_type == "TaskTimeout"
     assert stand.pool.next_soft_limit() is None
     assert stand.pool.interrupt(math.inf) == []
 
