@@ -19,8 +19,8 @@ from tests.support.state import State, request
 LEASE = 30.0
 BATCH = 500
 SLOW = 20.0
-"""Milliseconds that a script may take. Some may take longer where the machine has other things to do; the bench
-of sizes, on a quiet one, allows none."""
+"""Milliseconds that a script may take. Some may take longer where the machine has other things to do; the
+bench of sizes, on a quiet one, allows none."""
 
 BODY = b'{"path":"' + b"x" * 91 + b'"}'
 
@@ -115,5 +115,5 @@ def test_work_beside_a_backlog_costs_what_it_costs_without(crowd: Crowd) -> None
 
     beside = min(crowd.work(5_000) for _ in range(3))
 
-    # The bench of sizes allows 15 %, on a quiet machine. What looks at all that waits would cost a hundredfold.
+    # The bench of sizes allows 15 %, on a quiet machine. A look at all that waits would cost a hundredfold.
     assert beside < 3 * alone
