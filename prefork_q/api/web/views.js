@@ -26,7 +26,7 @@ function showNumbers(totals) {
 // -- overview
 
 const queues = new Table("queues", [
-  { name: "Queue", show: (cell, queue) => link(cell, `#tasks${query({ queue: queue.name })}`, queue.name) },
+  { name: "Queue", kind: "name", show: (cell, queue) => link(cell, `#tasks${query({ queue: queue.name })}`, queue.name) },
   { name: "State", show: (cell, queue) => badge(cell, queue.paused ? "paused" : "open") },
   { name: "Pending", kind: "number", show: (cell, queue) => write(cell, count(queue.pending)) },
   { name: "Oldest wait", kind: "number", show: (cell, queue) =>
@@ -111,8 +111,8 @@ function summary({ error }) {
 }
 
 const idColumn = { name: "Id", kind: "id", show: (cell, task) => link(cell, path(task.id), task.id) };
-const typeColumn = { name: "Type", show: (cell, task) => write(cell, task.type) };
-const queueColumn = { name: "Queue", show: (cell, task) => write(cell, task.queue) };
+const typeColumn = { name: "Type", kind: "name", show: (cell, task) => write(cell, task.type) };
+const queueColumn = { name: "Queue", kind: "name", show: (cell, task) => write(cell, task.queue) };
 const attemptsColumn = { name: "Attempts", kind: "number", show: (cell, task) =>
   write(cell, `${count(task.attempts)} of ${count(task.max_attempts)}`) };
 const errorColumn = { name: "Error", kind: "wide", show: (cell, task) => write(cell, summary(task)) };
@@ -192,8 +192,8 @@ const tasks = new Listing("tasks", new Table("tasks-table", [
   queueColumn,
   { name: "Status", show: (cell, task) => badge(cell, task.status) },
   attemptsColumn,
-  { name: "Submitted", show: (cell, task) => moment(cell, task.created_at) },
-  { name: "Ended or due", show: (cell, task) =>
+  { name: "Submitted", kind: "time", show: (cell, task) => moment(cell, task.created_at) },
+  { name: "Ended or due", kind: "time", show: (cell, task) =>
     moment(cell, task.finished_at ?? (task.status === "delayed" ? task.run_at : undefined)) },
   errorColumn,
 ], (task) => task.id), ["status", "type", "queue"]);
@@ -245,7 +245,7 @@ const dead = new class extends Listing {
   idColumn,
   typeColumn,
   queueColumn,
-  { name: "Died", show: (cell, task) => moment(cell, task.finished_at) },
+  { name: "Died", kind: "time", show: (cell, task) => moment(cell, task.finished_at) },
   attemptsColumn,
   errorColumn,
   { name: "", kind: "actions", show: (cell, task) => {
