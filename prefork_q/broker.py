@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -93,8 +94,8 @@ class Settlement(NamedTuple):
     delay_ms: int | str = ""
 
 
-AnySettlement = Settlement | tuple[str, bytes, int, int, bytes, int | str]
-"""A settlement, or the same members without their names, which are made quicker."""
+SettlementGroup = tuple[str, int, int | str, list[object]]
+"""What settlements have in common (verb, token, delay_ms), then id, ran_ms and text of each in turn."""
 
 
 class ClaimRequest(NamedTuple):
@@ -260,22 +261,24 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
     return arguments
 
 
+def grouped(settlements: Iterable[Settlement]) -> list[SettlementGroup]:
+    """Return neighbours that differ by id, time and text alone as a group."""
+    return [
+        (*common, [part for one in group for part in (one.id, one.ran_ms, one.text)])
+        for common, group in groupby(settlements, lambda one: (one.verb, one.token, one.delay_ms))
+    ]
+
+
 def commit_arguments(
-    settlements: Iterable[AnySettlement], request: ClaimRequest, limits: Limits
+    groups: Sequence[SettlementGroup], request: ClaimRequest, limits: Limits
 ) -> list[object]:
-    """Return the arguments of `commit`: neighbours that differ by id, time and text alone share the rest."""
-    arguments: list[Any] = [milliseconds(limits.retention), milliseconds(limits.unknown_limit), 0]
-    common: tuple[object, ...] | None = None
-    size_at = 0
-    for verb, id, token, ran_ms, text, delay_ms in settlements:
-        these = (verb, token, delay_ms)
-        if these != common:
-            common = these
-            size_at = len(arguments) + 3
-            arguments += (verb, token, delay_ms, 0)
-            arguments[2] += 1
-        arguments[size_at] += 1
-        arguments += (id, ran_ms, text)
+    """Return the arguments of `commit`."""
+    arguments: list[object] = [
+        milliseconds(limits.retention), milliseconds(limits.unknown_limit), len(groups),
+    ]  # fmt: skip
+    for verb, token, delay_ms, each in groups:
+        arguments += (verb, token, delay_ms, len(each) // 3)
+        arguments += each
     arguments += request.arguments()
     return arguments
 
@@ -398,7 +401,9 @@ class Broker:
 
     def commit(self, settlements: Sequence[Settlement], request: ClaimRequest) -> tuple[list[str], Claimed]:
         """Carry out outcomes (at most `MAX_BATCH`) and claim, in one call."""
-        words, claimed = self._calls.script("commit", *commit_arguments(settlements, request, self._limits))
+        words, claimed = self._calls.script(
+            "commit", *commit_arguments(grouped(settlements), request, self._limits)
+        )
         return [word.decode() for word in words], parse_claimed(claimed)
 
     def progress(self, reports: Sequence[tuple[str | bytes, int, bytes]]) -> list[str]:

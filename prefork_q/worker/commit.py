@@ -7,27 +7,53 @@ commit has been answered, since only then is it one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from prefork_q.broker import AnySettlement
+from prefork_q.broker import SettlementGroup
 from prefork_q.events import Events
 from prefork_q.events import Outcome as Word
 from prefork_q.ipc import stats
 from prefork_q.ipc.slot import WorkerSlot
-from prefork_q.worker.held import Held, Lot, Outcome
+from prefork_q.worker.held import Held, Lot, Outcome, OutcomeName
 from prefork_q.worker.pace import Paces
 
 VERBS: Final = {"succeeded": "complete", "retrying": "fail", "dead": "fail", "released": "release"}
 """By outcome."""
 TURNED: Final[dict[bytes, Word]] = {b"cancelled": "cancelled", b"dead": "dead"}
 """What Redis answers when something else became of a task than the worker said."""
+STALE: Final = b"stale"
 
 
-def settlement(outcome: Outcome) -> AnySettlement:
-    """Return what Redis is told of an outcome."""
-    held, delay = outcome.held, outcome.delay
-    after: int | str = "" if delay is None else int(delay * 1_000)
-    return VERBS[outcome.name], held.id, held.lot.token, int(outcome.ran * 1_000), outcome.text, after
+class Run(NamedTuple):
+    """Neighbours of a batch that are of one lot and have ended alike."""
+
+    name: OutcomeName
+    lot: Lot
+    delay: float | None
+    outcomes: list[Outcome]
+
+    def settlements(self) -> SettlementGroup:
+        """Return what Redis is told of them."""
+        each: list[object] = []
+        for outcome in self.outcomes:
+            each += (outcome.held.id, int(outcome.ran * 1_000), outcome.text)
+        after: int | str = "" if self.delay is None else int(self.delay * 1_000)
+        return VERBS[self.name], self.lot.token, after, each
+
+
+def runs(batch: Sequence[Outcome]) -> list[Run]:
+    """Return a batch as runs, in its order."""
+    found: list[Run] = []
+    lot: Lot | None = None
+    name: OutcomeName | None = None
+    delay: float | None = None
+    for outcome in batch:
+        if outcome.held.lot is not lot or outcome.name != name or outcome.delay != delay:
+            run = Run(outcome.name, outcome.held.lot, outcome.delay, [])
+            name, lot, delay, outcomes = run
+            found.append(run)
+        outcomes.append(outcome)
+    return found
 
 
 class Ledger:
@@ -38,33 +64,22 @@ class Ledger:
         self._paces = paces
         self._events = events
 
-    def book(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
-        """Book a commit that was answered at boot time `now` with a word for each outcome.
-
-        What succeeded is booked together as it was claimed, everything else one by one.
-        """
-        succeeded: dict[Lot, list[Outcome]] = {}
+    def book(self, batch: Sequence[Run], words: Sequence[bytes], now: float) -> None:
+        """Book a commit that was answered at boot time `now` with a word for each outcome."""
         lines: list[bytes] = []
-        completed = failed = 0
-        for outcome, word in zip(batch, words, strict=True):
-            held = outcome.held
-            if word == b"stale":
-                self._refused(held)
-            elif outcome.name == "succeeded":
-                lot = held.lot
-                if lot in succeeded:
-                    succeeded[lot].append(outcome)
-                else:
-                    succeeded[lot] = [outcome]
-            else:
-                became: Word = TURNED.get(word, outcome.name)
-                if outcome.name != "released":
-                    failed += 1
-                self._count(outcome, became)
-                lines.append(self._line(held, became, outcome.ran, outcome.error_type, outcome.error_message))
-        for lot, outcomes in succeeded.items():
-            completed += len(outcomes)
-            lines += self._succeeded(lot, outcomes)
+        completed = failed = at = 0
+        for run in batch:
+            said = words[at : at + len(run.outcomes)]
+            at += len(run.outcomes)
+            accepted = self._accepted(run.outcomes, said) if STALE in said else run.outcomes
+            if run.name != "succeeded":
+                for outcome, word in zip(run.outcomes, said, strict=True):
+                    if word != STALE:
+                        lines.append(self._ended(outcome, TURNED.get(word, run.name)))
+                failed += len(accepted) if run.name != "released" else 0
+            elif accepted:
+                lines += self._succeeded(run.lot, accepted)
+                completed += len(accepted)
         if completed or failed:
             self._slot.tick(now, completed, failed)
         self._events.lines(lines)
@@ -73,6 +88,16 @@ class Ledger:
         """Log that a running task is given back because its time to stop has come."""
         self._events.lines([self._line(held, "released", now - held.lot.arrived_at)])
 
+    def _accepted(self, outcomes: Sequence[Outcome], words: Sequence[bytes]) -> list[Outcome]:
+        """Return those that were not refused; tell of the others."""
+        accepted: list[Outcome] = []
+        for outcome, word in zip(outcomes, words, strict=True):
+            if word == STALE:
+                self._refused(outcome.held)
+            else:
+                accepted.append(outcome)
+        return accepted
+
     def _succeeded(self, lot: Lot, outcomes: Sequence[Outcome]) -> list[bytes]:
         """Count tasks of one lot that have succeeded; return their lines."""
         self._slot.add_for(_number(lot), stats.COMPLETED, len(outcomes))
@@ -80,14 +105,14 @@ class Ledger:
         ended = [(outcome.held.id, outcome.ran) for outcome in outcomes]
         return self._events.attempt_lines(lot.type_name, lot.queue.decode(), lot.attempt, "succeeded", ended)
 
-    def _count(self, outcome: Outcome, became: Word) -> None:
-        """Count an attempt that has not succeeded."""
-        slot, lot = self._slot, outcome.held.lot
-        number = _number(lot)
+    def _ended(self, outcome: Outcome, became: Word) -> bytes:
+        """Count an attempt that has not succeeded; return its line."""
+        slot, held = self._slot, outcome.held
+        number = _number(held.lot)
         if outcome.name == "released":
             slot.add(stats.RELEASED)
         else:
-            self._ran(lot, [outcome.ran])
+            self._ran(held.lot, [outcome.ran])
             slot.add_for(number, stats.FAILED)
         if became == "dead":
             slot.add_for(number, stats.DEAD)
@@ -95,6 +120,7 @@ class Ledger:
             slot.add_for(number, stats.RETRIED)
         elif became == "cancelled":
             slot.add(stats.CANCELLED)
+        return self._line(held, became, outcome.ran, outcome.error_type, outcome.error_message)
 
     def _ran(self, lot: Lot, seconds: Sequence[float]) -> None:
         """Note how long attempts at tasks of this lot took."""

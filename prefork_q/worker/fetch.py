@@ -29,7 +29,7 @@ from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.bell import Bell
-from prefork_q.worker.commit import Ledger, settlement
+from prefork_q.worker.commit import Ledger, Run, runs
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.holdings import Holdings
 from prefork_q.worker.lines import Call, CommandLine, WakeLine
@@ -67,7 +67,7 @@ class FetchSettings:
 class Sent(NamedTuple):
     """What belongs to a call that commits or claims."""
 
-    batch: Sequence[Outcome]
+    batch: Sequence[Run]
     request: ClaimRequest
     at: float
     """Boot time at which it was first sent, or later: what it claims was not leased before."""
@@ -341,19 +341,20 @@ class FetchLoop:
             if arguments:
                 self._commands.send(Call("progress", arguments, None), now)
                 return
-        batch = self._in_flight = self._holdings.take_batch(self._outbox)
+        outcomes = self._in_flight = self._holdings.take_batch(self._outbox)
         if self._suspect is not None and self._suspect.is_over:
             self._suspect = None
         if not self._holdings.unfinished:
             self._only_free = self._holds_back = False
-        if not batch and not (self._owes_claim or (self._may_claim and self._has_more and self._room > 0)):
+        if not outcomes and not (self._owes_claim or (self._may_claim and self._has_more and self._room > 0)):
             return
         self._owes_claim = False
         request = self._request()
+        batch = runs(outcomes)
         sent = Sent(batch, request, now)
         limits = self._settings.limits
         if batch:
-            arguments = commit_arguments(map(settlement, batch), request, limits)
+            arguments = commit_arguments([run.settlements() for run in batch], request, limits)
             self._commands.send(Call("commit", arguments, sent), now)
         else:
             arguments = [milliseconds(limits.retention), *request.arguments()]
@@ -378,11 +379,11 @@ class FetchLoop:
         # If nothing is left, whoever adds a task leaves a token.
         self._has_more = claimed.has_more
 
-    def _settled(self, batch: Sequence[Outcome], words: Sequence[bytes], now: float) -> None:
-        self._in_flight = ()
-        if (self._only_free or self._holds_back) and any(outcome.held.is_started for outcome in batch):
+    def _settled(self, batch: Sequence[Run], words: Sequence[bytes], now: float) -> None:
+        outcomes, self._in_flight = self._in_flight, ()
+        if (self._only_free or self._holds_back) and any(outcome.held.is_started for outcome in outcomes):
             self._only_free = self._holds_back = False
-        self._holdings.settle(batch)
+        self._holdings.settle(outcomes)
         self._ledger.book(batch, words, now)
 
     def _take(self, claimed: Claimed, claimed_at: float, now: float) -> None:

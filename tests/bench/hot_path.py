@@ -30,7 +30,7 @@ from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.nonblocking import pack_command
 from prefork_q.scripts import scripts
 from prefork_q.sink import Sink
-from prefork_q.worker.commit import Ledger, settlement
+from prefork_q.worker.commit import Ledger, Run, runs
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.holdings import Holdings
 from prefork_q.worker.pace import Paces
@@ -101,6 +101,7 @@ class Way:
         self.claimed: Any = None
         self.held: list[Held] = []
         self.outcomes: list[Outcome] = []
+        self.runs: list[Run] = []
         self.arguments: list[object] = []
 
     def parse(self) -> None:
@@ -128,12 +129,11 @@ class Way:
             deliver(attempt(held))
 
     def take_batch(self) -> None:
-        self.outcomes = []
-        while self.outbox:
-            self.outcomes += self.holdings.take_batch(self.outbox)
+        self.outcomes = self.holdings.take_batch(self.outbox)
+        self.runs = runs(self.outcomes)
 
     def settle_arguments(self) -> None:
-        self.arguments = commit_arguments(map(settlement, self.outcomes), self.request, Limits())
+        self.arguments = commit_arguments([run.settlements() for run in self.runs], self.request, Limits())
 
     def pack(self) -> None:
         pack_command(scripts()["commit"].by_sha("pq:{default}:", *self.arguments))
@@ -142,7 +142,7 @@ class Way:
         self.holdings.settle(self.outcomes)
 
     def book(self) -> None:
-        self.ledger.book(self.outcomes, self.parsed[0], time.clock_gettime(time.CLOCK_BOOTTIME))
+        self.ledger.book(self.runs, self.parsed[0], time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 STEPS: tuple[tuple[str, str, Callable[[Way], None]], ...] = (
@@ -152,8 +152,8 @@ STEPS: tuple[tuple[str, str, Callable[[Way], None]], ...] = (
     ("main", "into the inbox", Way.put),
     ("processor", "out of the inbox", Way.get),
     ("processor", "run: Processor._attempt", Way.attempt),
-    ("main", "gather outcomes: Holdings.take_batch", Way.take_batch),
-    ("main", "arguments of commit: settlement, commit_arguments", Way.settle_arguments),
+    ("main", "gather outcomes: Holdings.take_batch, runs", Way.take_batch),
+    ("main", "arguments: Run.settlements, commit_arguments", Way.settle_arguments),
     ("main", "pack the command (hiredis)", Way.pack),
     ("main", "let go: Holdings.settle", Way.let_go),
     ("main", "count and log: Ledger.book", Way.book),

@@ -21,6 +21,7 @@ from prefork_q.broker import (
     Limits,
     Settlement,
     commit_arguments,
+    grouped,
     parse_claimed,
     submit_arguments,
 )
@@ -98,7 +99,7 @@ def _script_loop(url: str, batch: int, begin: Any, end: Any, used: Any) -> None:
     seq, done = 1, []
     while True:
         seq += 1
-        arguments = commit_arguments(done, _request(worker, seq, batch), limits)
+        arguments = commit_arguments(grouped(done), _request(worker, seq, batch), limits)
         _, answer = link.execute_command(*commit.by_sha(keys.root, *arguments))
         leases = parse_claimed(answer).leases
         if not leases:
