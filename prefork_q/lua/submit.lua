@@ -77,7 +77,7 @@ each_group(function(group, first, last, step)
       if due then redis.call("HSET", task, "run_at", text(due)) end
       if timeout_ms ~= "" then redis.call("HSET", task, "timeout_ms", timeout_ms) end
       if idem then
-        redis.call("HSET", task, "idem", idem)
+        redis.call("HSET", task, "idem", idem, "extra", 1)
         redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 3])
       end
       list.new = list.new + 1

@@ -12,7 +12,7 @@ if not status then return "missing" end
 if status == "pending" or status == "delayed" or status == "processing" then
   if not waited then
     pass_when_full()
-    redis.call("HSET", task, "waited", 1)
+    redis.call("HSET", task, "waited", 1, "extra", 1)
   end
 end
 return status

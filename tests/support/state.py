@@ -93,12 +93,14 @@ class State:
             "unknown_at": unknown_since is not None and now - round(unknown_since * 1000),
         }
         task |= {name: value for name, value in optional.items() if value}
+        if idempotency_key:
+            task["extra"] = 1
         totals = Counter(submitted=1)
         with self._redis.pipeline() as pipe:
             if idempotency_key:
                 pipe.set(self.keys(f"idem:{idempotency_key}"), f"{id} print")
             if len(body) > APART:
-                task["apart"] = 1
+                task |= {"apart": 1, "extra": 1}
                 pipe.set(self.keys.body(id), body)
             elif status is not Status.CANCELLED:
                 task |= _pieces(body)

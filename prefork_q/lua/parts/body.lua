@@ -22,7 +22,7 @@ local function store_with_body(id, task, body, status, ...)
     redis.call("HSET", task, unpack(pieces))
   else
     redis.call("SET", BODY .. id, body)
-    redis.call("HSET", task, "status", status, "apart", "1", ...)
+    redis.call("HSET", task, "status", status, "apart", "1", "extra", "1", ...)
   end
 end
 
