@@ -112,9 +112,12 @@ class Proxy:
         """Reset every connection that is open now; new ones pass."""
         self._order(self._reset_all)
 
-    def freeze(self) -> None:
-        """Let every connection that is open now go dead without a word (half-open); new ones pass."""
-        self._order(self._freeze_all)
+    def freeze(self, *ports: int) -> None:
+        """Let connections that are open now go dead without a word (half-open); new ones pass.
+
+        Given ports of clients it is theirs alone, else all.
+        """
+        self._order(lambda: self._freeze(ports))
 
     def cut(self) -> None:
         """Reset every connection, and each new one at once, until `heal`."""
@@ -182,9 +185,9 @@ class Proxy:
         for pair in [*self._pairs]:
             self._drop(pair, is_reset=True)
 
-    def _freeze_all(self) -> None:
+    def _freeze(self, ports: tuple[int, ...]) -> None:
         for pair in self._pairs:
-            pair.is_frozen = True
+            pair.is_frozen |= not ports or pair.client.getpeername()[1] in ports
 
     # -- the thread
 
