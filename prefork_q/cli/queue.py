@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from prefork_q.cli.output import print_json, print_table, say
@@ -68,11 +70,15 @@ def purge(reach: Reach, name: str, yes: bool) -> None:
             f"Delete {counts[name]:,} pending tasks of queue {name} for good?", abort=True, err=True
         )
     deleted, left = 0, PURGE_BATCH
+    told_at = time.monotonic()
     try:
         # Less than a full batch: the queue was empty then. What is submitted later stays.
         while left == PURGE_BATCH:
             left, gone = reach.broker.purge(name, limit=PURGE_BATCH)
             deleted += gone
+            if time.monotonic() - told_at > 1:
+                told_at = time.monotonic()
+                say(f"{deleted:,} of {counts[name]:,} deleted")
     finally:
         say(f"{deleted:,} tasks deleted")
 
