@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -31,8 +32,9 @@ class Description:
 
     def __init__(self, handlers: Handlers, others: Iterable[Route], *, has_tokens: bool) -> None:
         """Describe the endpoints of `others`, and this one."""
-        self.document = document(handlers, scopes_of([*others, *self.routes()]), has_tokens=has_tokens)
-        self._body = orjson.dumps(self.document)
+        self._handlers = handlers
+        self._scopes = scopes_of([*others, *self.routes()])
+        self._has_tokens = has_tokens
 
     def routes(self) -> list[Route]:
         return [Route("GET", "/openapi.json", self.show, "read", needs_redis=False)]
@@ -40,6 +42,16 @@ class Description:
     def show(self, environ: Environ) -> Answer:
         read_query(environ, ())
         return Answer(200, self._body)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document; each time another, which may be changed."""
+        return document(self._handlers, self._scopes, has_tokens=self._has_tokens)
+
+    @cached_property
+    def _body(self) -> bytes:
+        # Made when it is asked for: it takes as much memory as all the rest of an idle api process.
+        return orjson.dumps(self.document)
 
 
 def scopes_of(routes: Iterable[Route]) -> dict[tuple[str, str], str | None]:

@@ -49,11 +49,14 @@ class Roles:
         # here, and comes first.
         from prefork_q.api import run_api
         from prefork_q.cli.handlers import run_template_hooks
+        from prefork_q.scripts import scripts
         from prefork_q.template import Template, TemplateSettings
         from prefork_q.worker.worker import run_worker
 
         config, events = self.config, self._log()
         settings = worker_settings(config)
+        # Read here they are shared by all; the call keeps them.
+        scripts()
         template = Template(
             load=self._load,
             worker=lambda newborn, app: run_worker(newborn, app, settings, events),

@@ -6,6 +6,7 @@ socket. It runs no user code and talks to no Redis, so it answers whatever its c
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -330,6 +331,9 @@ class Master:
         setproctitle("prefork-q: master")
         become_subreaper()
         self._signals.install()
+        # Children share what is here now, as long as no collection writes to it.
+        gc.collect()
+        gc.freeze()
         self._began_at = boot_time()
         self._pace = OwnPace(self._began_at)
         if self._control is not None:

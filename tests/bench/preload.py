@@ -4,9 +4,9 @@
 
 Each node runs on an embedded server of its own, and its handlers' module makes a graph of small objects at
 import. Every worker runs `tasks` tasks that do not touch it. Then the proportional set sizes are summed:
-PSS shares each page among those that map it, so the sum over all workers and the template is the memory
-that they really take. `base` is a worker of the same node without the graph; `copy` is what the graph adds
-to one process. Exits 1 if the workers' sum with preload on is over 1.5 copies and a base for each.
+PSS shares each page among those that map it, so the sum over all processes is the memory that they really
+take; the embedded server is left out. `base` is a worker of the same node without the graph; `copy` is what
+the graph adds to one process. Exits 1 if the workers' sum with preload on is over 1.5 copies and a base for each.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Memory:
 
     preload: str
     graph: int
+    others_pss: float
+    api_pss: float
     template_pss: float
     template_rss: float
     workers_pss: float
@@ -61,7 +63,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return self.template_pss + self.workers_pss
+        return self.others_pss + self.api_pss + self.template_pss + self.workers_pss
 
 
 def measure(folder: Path, *, preload: str, workers: int, mebibytes: int, tasks: int) -> Memory:
@@ -76,9 +78,13 @@ def measure(folder: Path, *, preload: str, workers: int, mebibytes: int, tasks: 
         pids = node.pids()
         full = [psutil.Process(pid).memory_full_info() for pid in pids["worker"]]
         template = psutil.Process(pids["template"][0]).memory_full_info()
+        others = sum(psutil.Process(pids[role][0]).memory_full_info().pss for role in ("master", "keeper"))
+        api = psutil.Process(pids["api"][0]).memory_full_info()
         return Memory(
             preload=preload,
             graph=mebibytes,
+            others_pss=others / MIB,
+            api_pss=api.pss / MIB,
             template_pss=template.pss / MIB,
             template_rss=template.rss / MIB,
             workers_pss=sum(one.pss for one in full) / MIB,
@@ -110,11 +116,16 @@ def has_completed(node: Node, tasks: int) -> bool:
 
 def show(rows: list[Memory], copy: float, base: float, workers: int) -> None:
     print(f"\n{workers} workers, MiB; one copy of the graph: {copy:.0f}, a worker without it: {base:.0f}\n")
-    header = ("preload", "graph", "template PSS", "workers PSS", "all PSS", "one worker RSS", "copies")
+    header = (
+        "preload", "graph", "others' PSS", "api PSS", "template PSS", "workers' PSS", "all PSS",
+        "one worker RSS", "copies",
+    )  # fmt: skip
     print("".join(f"{title:>16}" for title in header))
     for row in rows:
         copies = (row.workers_pss - workers * base) / copy if row.graph else 0.0
-        numbers = (row.template_pss, row.workers_pss, row.total, row.worker_rss)
+        numbers = (
+            row.others_pss, row.api_pss, row.template_pss, row.workers_pss, row.total, row.worker_rss
+        )  # fmt: skip
         told = "".join(f"{number:>16.1f}" for number in numbers)
         print(f"{row.preload:>16}{row.graph:>16}{told}{copies:>16.2f}")
 
