@@ -76,6 +76,10 @@ COMMANDS: dict[str, Command] = {
 }  # fmt: skip
 
 
+QUESTIONS = frozenset({"ping", "status", "workers", "metrics"})
+"""Those that change nothing: whoever asks at the same moment may be told the same."""
+
+
 def answer(node: Node, name: str, arguments: dict[str, Any]) -> Any:
     """Carry out a command.
 

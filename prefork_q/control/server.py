@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,6 +60,9 @@ class ControlServer:
         self._selector: selectors.EpollSelector | None = None
         self._clients: dict[int, _Client] = {}
         self._answer: Answer | None = None
+        self._questions: Collection[str] = ()
+        # What has been told in this turn: a hundred probes at once cost the master one status.
+        self._told: dict[str, bytes] = {}
         self._is_full = False
         self._accepts_at: float | None = None
 
@@ -91,9 +94,10 @@ class ControlServer:
         self._selector = selectors.EpollSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def serve(self, answer: Answer) -> None:
-        """Say who answers."""
+    def serve(self, answer: Answer, questions: Collection[str] = ()) -> None:
+        """Say who answers, and which commands without arguments are answered alike within a turn."""
         self._answer = answer
+        self._questions = questions
 
     def fileno(self) -> int:
         """One descriptor for all connections; readable when `turn` has something to do."""
@@ -110,6 +114,7 @@ class ControlServer:
         """Accept, read, answer and write what is possible now."""
         if self._selector is None:
             return
+        self._told.clear()
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
@@ -208,7 +213,15 @@ class ControlServer:
             request = decode_request(line)
             if self._answer is None:
                 return encode_error("unavailable", "the master is only just starting")
-            return encode_data(self._answer(request))
+            is_shared = request.command in self._questions and not request.arguments
+            if is_shared and request.command in self._told:
+                return self._told[request.command]
+            told = encode_data(self._answer(request))
+            if is_shared:
+                self._told[request.command] = told
+            else:
+                self._told.clear()
+            return told
         except PreforkQError as error:
             return encode_error(error.code, str(error))
         except Exception as error:

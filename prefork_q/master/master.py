@@ -16,7 +16,7 @@ from typing import Any
 
 from setproctitle import setproctitle
 
-from prefork_q.control.commands import answer
+from prefork_q.control.commands import QUESTIONS, answer
 from prefork_q.control.server import ControlServer
 from prefork_q.errors import Conflict, NotFound
 from prefork_q.events import Events, Sink
@@ -337,7 +337,7 @@ class Master:
         self._began_at = boot_time()
         self._pace = OwnPace(self._began_at)
         if self._control is not None:
-            self._control.serve(lambda request: answer(self, request.command, request.arguments))
+            self._control.serve(lambda request: answer(self, request.command, request.arguments), QUESTIONS)
         settings = self._settings
         self._events.emit(
             "started", version=settings.version, node=settings.node, pid=os.getpid(),

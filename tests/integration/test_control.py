@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from prefork_q.control.client import CommandFailed, NoAnswer, NotRunning, ask
-from prefork_q.control.commands import COMMANDS, answer
-from prefork_q.control.protocol import MAX_REQUEST
+from prefork_q.control.commands import COMMANDS, QUESTIONS, answer
+from prefork_q.control.protocol import MAX_REQUEST, Request, encode_request
 from prefork_q.control.server import MAX_CLIENTS, ControlServer
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, Sink
@@ -185,6 +185,39 @@ def test_more_clients_than_there_is_room_for_are_all_answered(tmp_path: Path, ev
         assert len(answers) == 200
         for connection in idle:
             connection.close()
+
+
+def test_who_asks_at_the_same_moment_is_told_the_same(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    answered: list[str] = []
+
+    def told(request: Request) -> object:
+        answered.append(request.command)
+        return {"number": len(answered)}
+
+    server = ControlServer(path, events)
+    server.open()
+    server.serve(told, QUESTIONS)
+    commands = ["status"] * 20 + ["reload"] * 3 + ["status"] * 20
+    callers = [socket.socket(socket.AF_UNIX) for _ in commands]
+    try:
+        for caller, command in zip(callers, commands, strict=True):
+            caller.connect(str(path))
+            caller.sendall(encode_request(Request(command)))
+        server.turn()
+        # What changes something is done each time, and what is asked after it is looked up anew.
+        assert answered == ["status", "reload", "reload", "reload", "status"]
+        numbers = [json.loads(caller.recv(65_536))["data"]["number"] for caller in callers]
+        assert numbers == [1] * 20 + [2, 3, 4] + [5] * 20
+        with socket.socket(socket.AF_UNIX) as later:
+            later.connect(str(path))
+            later.sendall(encode_request(Request("status")))
+            server.turn()
+            assert json.loads(later.recv(65_536))["data"]["number"] == 6
+    finally:
+        for caller in callers:
+            caller.close()
+        server.close()
 
 
 def test_without_descriptors_it_waits_a_moment_and_does_not_spin(tmp_path: Path, events: Events) -> None:

@@ -63,6 +63,28 @@ def test_an_idle_worker_ends_at_once(start_worker: StartWorker, order: str) -> N
     assert time.monotonic() - began < 1.0
 
 
+def test_a_signal_is_heard_at_once_while_handlers_sleep_and_after_one_that_holds_the_interpreter(
+    start_worker: StartWorker, tasks: Tasks
+) -> None:
+    worker = start_worker(threads=2, drain_timeout=10.0)
+    tasks.submit("sleep", {"seconds": 1.5}, n=2)
+    until(lambda: len(worker.running()) == 2)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    until(lambda: worker.state() == "draining", every=0.002)
+    # Within 0.1 s, and what the machine adds.
+    assert time.monotonic() - began < 0.4
+    assert worker.exit_code() == 0
+
+    worker = start_worker(drain_timeout=10.0)
+    id = tasks.submit_one("hold_gil", {"seconds": 1.5})
+    tasks.wait(id, status="processing")
+    until(worker.running)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    assert tasks.status(id) is Status.SUCCEEDED
+
+
 def test_at_the_deadline_what_runs_stays_in_the_slot_for_the_keeper(
     start_worker: StartWorker, tasks: Tasks
 ) -> None:
@@ -230,7 +252,7 @@ def test_an_idle_worker_ends_at_once_while_redis_cannot_be_reached(
 
 # -- hooks
 
-HOOKS = '''
+HOOKS = """
 import os, time
 from prefork_q import App
 app = App()
@@ -258,7 +280,7 @@ def end():
 @app.task("sleep")
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
-'''
+"""
 
 
 @pytest.fixture

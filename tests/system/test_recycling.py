@@ -52,6 +52,29 @@ def test_a_worker_that_grows_is_replaced_after_a_task_and_not_in_a_loop(
     assert len(node.events("exited", worker=0)) <= 4
 
 
+def test_what_the_import_takes_is_no_growth(start_node: StartNode, tmp_path: Path) -> None:
+    target = tmp_path / "large.py"
+    target.write_text(
+        "import os\n"
+        "from prefork_q import App\n"
+        "app = App()\n"
+        "large = bytearray(os.urandom(1 << 20) * 150)\n"
+        "@app.task('look')\n"
+        "def look() -> int:\n"
+        "    return sum(large[n] for n in range(0, len(large), 4096)) and os.getpid()\n"
+    )
+    for preload in ("on", "off"):
+        node = start_node(workers=1, target=f"{target}:app", max_rss="50MiB", preload=preload)
+        (worker,) = node.pids()["worker"]
+        ids = node.submit_many("look", [{}] * 100)
+        assert {node.ended(id)["result"] for id in ids} == {worker}
+        # The keeper takes a sample each second.
+        until(lambda at=node: at.status()["workers"][0]["rss_bytes"] > 150 << 20, 10, "a sample")  # type: ignore[misc]
+        assert {node.ended(node.submit("look"))["result"] for _ in range(20)} == {worker}
+        assert recycled(node) == []
+        assert node.stop() == 0
+
+
 def test_a_worker_that_grows_far_too_much_is_killed_and_what_ran_is_charged(
     start_node: StartNode, ledger: Ledger
 ) -> None:

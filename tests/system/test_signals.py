@@ -254,6 +254,26 @@ def test_handlers_that_block_every_signal_escape_no_drain(start_embedded: StartN
     assert [event["id"] for event in node.events("handed_back")] == [id]
 
 
+@pytest.mark.parametrize("is_orphaned", [False, True], ids=["awaited", "left alone"])
+def test_what_a_handler_has_started_outlives_the_order_and_not_the_stop(
+    start_embedded: StartNode, ledger: Ledger, is_orphaned: bool
+) -> None:
+    node = start_embedded(workers=1, drain_timeout="1.5s")
+    started = node.submit("subprocess", {"seconds": 60, "is_orphaned": is_orphaned})
+    running = node.submit("sleep", {"seconds": 60}) if is_orphaned else started
+    until(lambda: ledger.starts(running), 10, "a start")
+    (child,) = until(lambda: [p for p in node.processes() if "time.sleep" in " ".join(p.cmdline())], 10)
+
+    node.send(signal.SIGTERM)
+    node.wait_event("drain_began")
+    time.sleep(0.5)
+    assert child.is_running()
+
+    assert node.wait(10) == 0
+    assert not child.is_running()
+    assert node.leftovers() == []
+
+
 def test_a_stop_without_redis_is_bounded_and_names_what_stays_leased(
     start_node: StartNode, own_server: Server, ledger: Ledger
 ) -> None:

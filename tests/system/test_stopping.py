@@ -93,7 +93,8 @@ def test_quit_returns_what_runs_and_exits_now(start_node: StartNode, ledger: Led
     started = time.monotonic()
     assert node.stop(signal.SIGQUIT, timeout=10) == 0
 
-    assert time.monotonic() - started < 3
+    # The promise is one second; the rest is for a busy machine.
+    assert time.monotonic() - started < 1 + 1
     heir = start_node(workers=1)
     until(lambda: len(ledger.runs(id)) == 2, 10, "a second run")
     assert heir.task(id)["attempts"] == 1

@@ -1,0 +1,73 @@
+"""`ctl status` as a probe: the right exit code in time, whatever hangs, however many ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from prefork_q.control.client import ask
+from tests.support.ledger import Ledger
+from tests.support.node import Node
+from tests.support.server import Server
+from tests.support.until import until
+
+StartNode = Callable[..., Node]
+
+LIMIT = 5.0
+"""Seconds. The answer has two, or the exit code is 75; the rest is a start of the program."""
+
+
+def probed(node: Node) -> int:
+    """The exit code of `ctl status`, which has come in time."""
+    began = time.monotonic()
+    code = node.cli("ctl", "status").returncode
+    assert time.monotonic() - began < LIMIT
+    return code
+
+
+def test_the_socket_of_a_killed_node_is_no_node(start_embedded: StartNode) -> None:
+    node = start_embedded(workers=1)
+    assert probed(node) == 0
+
+    node.kill("all")
+
+    assert node.ctl_socket.exists()
+    assert probed(node) == 3
+    node.start()
+    assert probed(node) == 0
+
+
+def test_without_redis_the_answer_comes_and_says_so(start_node: StartNode, own_server: Server) -> None:
+    node = start_node(url=own_server.url, workers=2)
+    own_server.pause()
+    try:
+        until(lambda: not node.status()["redis"]["reachable"], 15, "the outage to be known")
+        assert probed(node) == 1
+        assert "redis: unreachable" in node.status()["degraded"]
+    finally:
+        own_server.resume()
+    until(lambda: probed(node) == 0, 15, "a healthy node", every=0.2)
+
+
+def test_many_busy_workers_and_many_callers_are_no_hindrance(
+    start_embedded: StartNode, ledger: Ledger
+) -> None:
+    node = start_embedded(workers=64, drain_timeout="500ms")
+    # Most hold the interpreter without burning the processors, which other tests need too.
+    node.submit_many("hold_gil", [{"seconds": 60}] * 62)
+    node.submit_many("spin", [{"seconds": 60}] * 2)
+    until(lambda: len(ledger.running()) == 64, 30, "work in all of them")
+
+    def call(number: int) -> tuple[float, int]:
+        began = time.monotonic()
+        status = ask(node.ctl_socket, "status")
+        return time.monotonic() - began, sum(len(worker["running"]) for worker in status["workers"])
+
+    with ThreadPoolExecutor(100) as callers:
+        answers = callers.map(call, range(100))
+        took, running = zip(*answers, strict=True)
+
+    assert max(took) < 2.0
+    assert set(running) == {64}
+    assert probed(node) == 0
