@@ -175,6 +175,8 @@ def _pool(url: str, timeout: float, max_connections: int) -> redis.ConnectionPoo
     }
     if not url.startswith("unix:"):
         options |= {"socket_keepalive": True, "socket_keepalive_options": KEEPALIVE}
+    if url.startswith("rediss:"):
+        options["redis_connect_func"] = _greet
     try:
         return redis.ConnectionPool.from_url(url, max_connections=max_connections, **options)
     except (ValueError, TypeError) as error:
@@ -182,6 +184,17 @@ def _pool(url: str, timeout: float, max_connections: int) -> redis.ConnectionPoo
         raise ConfigurationError(
             "the Redis URL cannot be read: it must look like redis://HOST:PORT/DB, rediss://… or unix://PATH"
         ) from error
+
+
+def _greet(connection: Any) -> None:
+    """Log in, and exchange one word with a server behind TLS, as a part of connecting.
+
+    With it comes what TLS itself still has to say: tickets, which make a socket look as if an answer had
+    come, or the refusal of a certificate, which would seem to be the trouble of a later command.
+    """
+    connection.on_connect()
+    connection.send_command("PING", check_health=False)
+    connection.read_response()
 
 
 def raw_connection(url: str, timeout: float) -> Any:
