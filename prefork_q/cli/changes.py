@@ -15,6 +15,7 @@ from prefork_q.cli.exits import FAILED, TIMED_OUT
 from prefork_q.cli.output import print_json, print_pairs, printable, say
 from prefork_q.control.client import NoAnswer, NotRunning, ask
 from prefork_q.control.commands import COMMANDS
+from prefork_q.units import parse_duration
 
 PAUSE = 0.1
 """Seconds between two questions while something is waited for."""
@@ -44,17 +45,33 @@ def restart(group_socket: str | None, socket: str | None, is_json: bool, worker:
     return _tell(question("restart", socket or group_socket, {"worker": worker}), is_json)
 
 
+def _timeout(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command("reload", help=COMMANDS["reload"].help)
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait until it is done; exit 1 if it fails.")
+@click.option(
+    "--timeout", default="5m", callback=_timeout, metavar="DURATION", show_default=True,
+    help="With --wait: wait no longer than this; exit 75, while the reload goes on.",
+)  # fmt: skip
 @socket_option
 @json_option
 @click.pass_obj
-def reload(group_socket: str | None, socket: str | None, is_json: bool, is_waiting: bool) -> int:
+def reload(
+    group_socket: str | None, socket: str | None, is_json: bool, is_waiting: bool, timeout: float
+) -> int:
     path = socket or group_socket or find_socket()
     answer = question("reload", path)
     if answer is None or not is_waiting:
         return _tell(answer, is_json)
-    outcome = until_reloaded(path, answer["number"])
+    outcome = until_reloaded(path, answer["number"], timeout)
+    if outcome is None:
+        say(f"prefork-q: the reload is not done after {timeout:g} s, and goes on: see `ctl status`")
+        return TIMED_OUT
     if is_json:
         print_json(outcome)
     elif outcome["outcome"] == "done":
@@ -79,22 +96,26 @@ def drain(group_socket: str | None, socket: str | None, is_json: bool) -> int:
     return _tell({"pid": answer["pid"], "state": "stopped"}, is_json)
 
 
-def until_reloaded(path: str, number: int) -> dict[str, Any]:
+def until_reloaded(path: str, number: int, timeout: float) -> dict[str, Any] | None:
     """Wait for the end of the reload of this number, or of a later one, and return what is known of it.
+
+    None: it has not ended within `timeout` seconds.
 
     Raises:
         NotRunning: the master is gone.
     """
-    while True:
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0:
         with suppress(NoAnswer):
-            status = ask(path, "status", timeout=TIMEOUT)
+            status = ask(path, "status", timeout=min(TIMEOUT, left))
             known: dict[str, Any] | None = status["reload"]
             if known is not None and known["number"] >= number and known["outcome"] != "running":
                 return known
             if status["state"] == "draining":
                 return {"number": number, "outcome": "failed", "generation": status["generation"],
                         "reason": "the node stops", "traceback": None}  # fmt: skip
-        time.sleep(PAUSE)
+        time.sleep(min(PAUSE, timeout))
+    return None
 
 
 def until_stopped(path: str, pid: int) -> None:

@@ -469,11 +469,15 @@ class Family:
         self.guard.stood_still(seconds, now)
 
     def _judge_newborn(self, child: Child, now: float) -> None:
-        waits_for_redis = child.is_greeted and self.redis is not None and not self.redis.reachable
-        if waits_for_redis:
-            self.deadlines.set("boot", child.incarnation, now + self.current.settings.boot_timeout)
-            return
-        self.kill(child, f"not ready within {now - child.asked_at:.0f} s")
+        is_redis_away = self.redis is not None and not self.redis.reachable
+        reason = f"not ready within {now - child.asked_at:.0f} s"
+        if child.is_greeted and is_redis_away:
+            if child.generation == self.current.number:
+                self.deadlines.set("boot", child.incarnation, now + self.current.settings.boot_timeout)
+                return
+            # One of a generation that is only being tried: whoever asked for that waits for an answer.
+            reason += ": Redis is unreachable"
+        self.kill(child, reason)
 
 
 def _guard_settings(generation: Generation) -> GuardSettings:

@@ -6,8 +6,9 @@
 4. Only now is it adopted: the template is replaced, then place by place the api processes and the workers,
    each up before its predecessor leaves; a keeper with the new configuration follows the old one.
 
-Whatever fails before 4 leaves everything as it was. After it nothing is given up: who dies before it is
-ready is tried again, while its predecessor goes on.
+Whatever fails before 4 leaves everything as it was, also what takes too long: a template and whoever imports
+has `import_timeout`, any other `boot_timeout`, be Redis away or not. After it nothing is given up: who dies
+before it is ready is tried again, while its predecessor goes on.
 """
 
 from __future__ import annotations
@@ -255,7 +256,8 @@ class Reloads:
 def _why(child: Child) -> NotWorking:
     if child.farewell is not None:
         return NotWorking(child.farewell.reason, child.farewell.traceback)
-    return NotWorking(f"{child.place.name} of the new generation: {child.cause or 'was not wanted any more'}")
+    cause = child.killed_for or child.cause or "was not wanted any more"
+    return NotWorking(f"{child.place.name} of the new generation: {cause}")
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -128,6 +128,27 @@ def test_workers_of_a_generation_that_do_not_get_ready_take_nobodys_place(
         until(lambda: len(psutil.Process(home.pid).children()) == 5, 5, "an end of the new ones")
 
 
+def test_a_reload_that_waits_for_redis_fails_in_time_and_names_it(tmp_path: Path) -> None:
+    with household(tmp_path, replace(SETTINGS, boot_timeout=1.0)) as home:
+        before = home.until_running()
+        home.switches.set("redis_is_away")
+        until(lambda: not home.status()["redis"]["reachable"], 5, "Redis to be away")
+        # As a worker does that has no answer to its first claim.
+        home.switches.set("worker_hangs_at_birth")
+
+        outcome = reload(home)
+
+        assert outcome["outcome"] == "failed"
+        assert "not ready within 1 s: Redis is unreachable" in outcome["reason"]
+        assert pids(home.status()) == pids(before)
+        # One of the present generation waits as long as it takes.
+        home.send(signal.SIGKILL, "worker 0")
+        until(lambda: pids(home.status())[0] not in (None, pids(before)[0]), 5, "another worker")
+        (waiting, _) = pids(home.status())
+        time.sleep(2.0)
+        assert home.status()["workers"][0]["pid"] == waiting
+
+
 def test_a_wrong_configuration_starts_nothing(tmp_path: Path) -> None:
     with household(tmp_path) as home:
         before = home.until_running()

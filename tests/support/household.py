@@ -287,7 +287,11 @@ class Children:
             return 0
         slot = birth.scoreboard.keeper
         _say(birth, Ready(), RedisState(reachable=True, version="7.0.15"))
+        is_reachable = True
         while True:
+            if switches.is_set("redis_is_away") == is_reachable:
+                is_reachable = not is_reachable
+                _say(birth, RedisState(is_reachable, "7.0.15"))
             if not switches.is_set("keeper_is_silent"):
                 slot.beat()
             try:

@@ -95,6 +95,27 @@ def test_new_code_runs_after_a_reload_and_broken_code_never(start_node: StartNod
     assert node.cli("ctl", "status", "--check").returncode == 0
 
 
+def test_a_reload_is_not_waited_for_without_end_while_redis_is_away(
+    start_node: StartNode, own_server: Server
+) -> None:
+    node = start_node(url=own_server.url, workers=1)
+    (worker,), (api,) = node.pids()["worker"], node.pids()["api"]
+    own_server.kill()
+    until(lambda: not node.status()["redis"]["reachable"], 20, "Redis to be missed")
+
+    done = node.cli("ctl", "reload", "--wait", timeout=60)
+    assert done.returncode == 1
+    assert "worker 0 of the new generation: not ready within 30 s: Redis is unreachable" in done.stderr
+    assert (node.status()["generation"], node.pids()["worker"], node.pids()["api"]) == (1, [worker], [api])
+
+    done = node.cli("ctl", "reload", "--wait", "--timeout", "2s")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "not done after 2 s" in done.stderr
+    own_server.start()
+    until(lambda: node.status()["generation"] == 2 and node.status()["state"] == "running", 30, "its end")
+    assert node.ended(node.submit("return", {"value": 1}))["result"] == 1
+
+
 def test_the_configuration_file_is_read_anew(start_node: StartNode, tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("drain_timeout = '20s'\n")
