@@ -54,13 +54,14 @@ class Report:
         reload: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return `ctl status --json`; `reload` is what is known of the last one."""
+        stops = state == "draining"
         roles: dict[str, Any] = {
-            "template": _role(self._slots.template),
-            "keeper": _role(self._slots.keeper),
+            "template": _role(self._slots.template, stops=stops),
+            "keeper": _role(self._slots.keeper, stops=stops),
         }
         if self._slots.store is not None:
-            roles["store"] = _role(self._slots.store)
-        roles["api"] = [_role(place) for place in self._slots.apis]
+            roles["store"] = _role(self._slots.store, stops=stops)
+        roles["api"] = [_role(place, stops=stops) for place in self._slots.apis]
         return {
             "version": self._settings.version,
             "pid": self._pid,
@@ -69,8 +70,8 @@ class Report:
             "uptime_s": round(now - self._began_at, 3),
             "generation": generation,
             "lease_s": self._settings.lease,
-            "degraded": [] if state == "draining" else self.degraded(now, redis, reload),
-            "workers": self.workers(now),
+            "degraded": [] if stops else self.degraded(now, redis, reload),
+            "workers": self.workers(now, stops=stops),
             "leaving": self.leaving(now),
             "reload": reload,
             "roles": roles,
@@ -82,8 +83,13 @@ class Report:
             "totals": self._totals(now),
         }
 
-    def workers(self, now: float) -> list[dict[str, Any]]:
-        return [self._worker(place, place.child, now) for place in self._slots.workers]
+    def workers(self, now: float, *, stops: bool = False) -> list[dict[str, Any]]:
+        """Return the workers; one that is gone is on its way, unless the node stops."""
+        shown = [self._worker(place, place.child, now) for place in self._slots.workers]
+        for worker in shown:
+            if stops and worker["pid"] is None:
+                worker["state"] = "draining"
+        return shown
 
     def leaving(self, now: float) -> list[dict[str, Any]]:
         """Return the workers that have been replaced, or that there are too many of, and still drain."""
@@ -239,10 +245,11 @@ def _state(board: Scoreboard, place: Place) -> str:
     return place.state
 
 
-def _role(place: Place) -> dict[str, Any]:
+def _role(place: Place, *, stops: bool) -> dict[str, Any]:
+    is_over = stops and place.child is None
     return {
         "pid": place.child.pid if place.child is not None else None,
-        "state": place.state,
+        "state": "stopped" if is_over else place.state,
         "restarts": place.restarts,
     }
 

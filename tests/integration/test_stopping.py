@@ -133,6 +133,7 @@ def test_workers_are_not_replaced_during_the_drain(tmp_path: Path) -> None:
         until(lambda: home.status()["state"] == "draining", what="the drain")
         home.send(signal.SIGKILL, "worker 0")
         until(lambda: home.status()["workers"][0]["pid"] is None, what="the death to be seen")
+        assert home.status()["workers"][0]["state"] == "draining"
         home.wait()
         assert home.exit_code == 0
         assert len([e for e in home.events("born") if e.get("worker") is not None]) == 2
@@ -172,6 +173,13 @@ def test_status_is_answered_during_the_drain(tmp_path: Path) -> None:
         home.until_running()
         home.send(signal.SIGTERM)
         until(lambda: home.status()["state"] == "draining", what="the drain")
-        assert home.status()["workers"][0]["state"] == "draining"
-        assert home.status()["degraded"] == []
+        until(lambda: home.status()["roles"]["api"][0]["pid"] is None, what="the end of the api")
+        until(lambda: home.status()["roles"]["template"]["pid"] is None, what="the end of the template")
+        status = home.status()
+        assert status["workers"][0]["state"] == "draining"
+        assert {name: status["roles"][name]["state"] for name in ("template", "keeper")} == {
+            "template": "stopped", "keeper": "ready",
+        }  # fmt: skip
+        assert status["roles"]["api"][0]["state"] == "stopped"
+        assert status["degraded"] == []
         home.wait()
