@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -62,6 +63,7 @@ def prefork_q() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    shed_inheritance()
     code = run()
     try:
         sys.stdout.flush()
@@ -73,6 +75,24 @@ def main() -> None:
     if threading.active_count() == 1:
         os._exit(code)
     sys.exit(code)
+
+
+def shed_inheritance() -> None:
+    """Undo what whoever started the program may have left: blocked signals, closed standard streams.
+
+    A closed one would be the number of the next descriptor that is opened, and what somebody prints would
+    go into a connection.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(fd, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
 
 def run(arguments: list[str] | None = None) -> int:
