@@ -206,7 +206,7 @@ def test_every_restart_is_found_by_every_worker(
     start_node: StartNode, own_server: Server, ledger: Ledger
 ) -> None:
     node = start_node(url=own_server.url, workers=2)
-    for away in (0.0, 1.0, 2.5):
+    for away in (0.0, 1.0, 2.5, 0.0, 0.2, 3.0):
         own_server.kill()
         time.sleep(away)
         own_server.start()
@@ -304,13 +304,17 @@ def test_scripts_that_are_flushed_all_the_time_are_no_trouble_to_anybody(
             ids = [client.submit("flaky", {"failures": 1}).id for _ in range(50)]
         ids += node.submit_many("return", [{}] * 50)
         ids += [node.submit("return", {}) for _ in range(50)]
-        until(all_ended(node, 150), 30, "the end of all tasks")
+        place = ("--redis-url", own_server.url, "--namespace", keys.namespace)
+        for command in (("task", "submit", "return"), ("task", "list"), ("dead", "list"), ("queue", "list")):
+            assert node.cli(*command, *place).returncode == 0
+        until(all_ended(node, 151), 30, "the end of all tasks")
     finally:
         stop.set()
         flushing.join()
 
     assert all(node.task(id)["status"] == "succeeded" for id in ids)
-    assert node.events("redis_lost") == []
+    for event in ("redis_lost", "chore_refused", "chore_failed"):
+        assert node.events(event) == []
 
 
 # -- rights
