@@ -17,13 +17,15 @@ class Load:
     """What was submitted so far. Half of the connections are kept open, half are made for each request."""
 
     def __init__(
-        self, node: Node, type: str, payload: Mapping[str, Any], rate: float, connections: int
+        self, node: Node, type: str, payload: Mapping[str, Any], rate: float, connections: int, batch: int
     ) -> None:
         self.ids: list[str] = []
         self.errors: list[str] = []
         self._node = node
-        self._body = json.dumps({"type": type, "payload": dict(payload)}).encode()
-        self._pause = connections / rate
+        task = {"type": type, "payload": dict(payload)}
+        self._path = "/tasks" if batch == 1 else "/tasks/batch"
+        self._body = json.dumps(task if batch == 1 else {"tasks": [task] * batch}).encode()
+        self._pause = connections * batch / rate
         self._is_over = threading.Event()
         self._threads = [
             threading.Thread(target=self._submit, args=(number % 2 == 0,)) for number in range(connections)
@@ -47,11 +49,12 @@ class Load:
             if connection is None:
                 connection = http.client.HTTPConnection("127.0.0.1", self._node.port, timeout=15)
             try:
-                connection.request("POST", "/tasks", self._body, {"Content-Type": "application/json"})
+                connection.request("POST", self._path, self._body, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
                 told = answer.read()
                 if answer.status == 202:
-                    self.ids.append(json.loads(told)["id"])
+                    answered = json.loads(told)
+                    self.ids += [task["id"] for task in answered.get("tasks", [answered])]
                 else:
                     self.errors.append(f"{answer.status}: {told!r}")
             except (OSError, http.client.HTTPException) as error:
@@ -66,10 +69,10 @@ class Load:
 
 @contextmanager
 def load(
-    node: Node, type: str, payload: Mapping[str, Any], *, rate: float, connections: int = 4
+    node: Node, type: str, payload: Mapping[str, Any], *, rate: float, connections: int = 4, batch: int = 1
 ) -> Iterator[Load]:
-    """Submit tasks at that rate a second for the length of the block."""
-    running = Load(node, type, payload, rate, connections)
+    """Submit tasks at that rate a second for the length of the block, so many in a request."""
+    running = Load(node, type, payload, rate, connections, batch)
     running.start()
     try:
         yield running
