@@ -15,7 +15,6 @@ from prefork_q.events import Outcome as Word
 from prefork_q.ipc import stats
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.held import Held, Lot, Outcome, OutcomeName
-from prefork_q.worker.pace import Paces
 
 VERBS: Final = {"succeeded": "complete", "retrying": "fail", "dead": "fail", "released": "release"}
 """By outcome."""
@@ -57,11 +56,10 @@ def runs(batch: Sequence[Outcome]) -> list[Run]:
 
 
 class Ledger:
-    """Books what became of attempts: the slot's counters, the paces, a line each in the log."""
+    """Books what became of attempts: the slot's counters, a line each in the log."""
 
-    def __init__(self, slot: WorkerSlot, paces: Paces, events: Events) -> None:
+    def __init__(self, slot: WorkerSlot, events: Events) -> None:
         self._slot = slot
-        self._paces = paces
         self._events = events
 
     def book(self, batch: Sequence[Run], words: Sequence[bytes], now: float) -> None:
@@ -100,8 +98,9 @@ class Ledger:
 
     def _succeeded(self, lot: Lot, outcomes: Sequence[Outcome]) -> list[bytes]:
         """Count tasks of one lot that have succeeded; return their lines."""
-        self._slot.add_for(_number(lot), stats.COMPLETED, len(outcomes))
-        self._ran(lot, [outcome.ran for outcome in outcomes])
+        number = _number(lot)
+        self._slot.add_for(number, stats.COMPLETED, len(outcomes))
+        self._slot.observe_durations(number, [outcome.ran for outcome in outcomes])
         ended = [(outcome.held.id, outcome.ran) for outcome in outcomes]
         return self._events.attempt_lines(lot.type_name, lot.queue.decode(), lot.attempt, "succeeded", ended)
 
@@ -112,7 +111,7 @@ class Ledger:
         if outcome.name == "released":
             slot.add(stats.RELEASED)
         else:
-            self._ran(held.lot, [outcome.ran])
+            slot.observe_durations(number, [outcome.ran])
             slot.add_for(number, stats.FAILED)
         if became == "dead":
             slot.add_for(number, stats.DEAD)
@@ -121,11 +120,6 @@ class Ledger:
         elif became == "cancelled":
             slot.add(stats.CANCELLED)
         return self._line(held, became, outcome.ran, outcome.error_type, outcome.error_message)
-
-    def _ran(self, lot: Lot, seconds: Sequence[float]) -> None:
-        """Note how long attempts at tasks of this lot took."""
-        self._slot.observe_durations(_number(lot), seconds)
-        self._paces.learn(lot.type, sum(seconds) / len(seconds), len(seconds))
 
     def _line(
         self, held: Held, became: Word, ran: float, error_type: str | None = None, message: str | None = None

@@ -25,7 +25,6 @@ from typing import Any, Final, NamedTuple
 
 from prefork_q.broker import Claimed, ClaimRequest, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.events import Events
-from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.worker.bell import Bell
@@ -99,7 +98,7 @@ class FetchLoop:
         self._bell = bell
         self._paces = Paces()
         self._holdings = Holdings(slot, routes, queues, self._paces)
-        self._ledger = Ledger(slot, self._paces, events)
+        self._ledger = Ledger(slot, events)
         self._outbox: deque[Outcome] = deque()
         self._reports = Reports()
         self.report_progress = self._reports.add
@@ -115,6 +114,8 @@ class FetchLoop:
         self._sleeps_until = 0.0
 
         self._in_flight: Sequence[Outcome] = ()
+        self._unbooked: tuple[Sequence[Run], Sequence[bytes]] | None = None
+        self._attempts = 0
         self._seq = 0
         self._suspect: Held | None = None
         self._is_suspect_placed = False
@@ -161,8 +162,8 @@ class FetchLoop:
     @property
     def attempts(self) -> int:
         """How many attempts it has made, those that are under way included."""
-        under_way = len(self._holdings.started()) if self._settings.max_tasks else 0
-        return self._ended + under_way
+        under_way = self._holdings.under_way() if self._settings.max_tasks else 0
+        return self._attempts + under_way
 
     @property
     def is_done(self) -> bool:
@@ -260,6 +261,10 @@ class FetchLoop:
         self._start_suspect()
         if self._awaits_wake:
             self._wakes.arm(now)
+        if self._unbooked is not None:
+            # While Redis has the next call to work on.
+            self._ledger.book(*self._unbooked, now)
+            self._unbooked = None
 
     def _watch(self) -> None:
         commands, wakes = self._commands, self._wakes
@@ -289,15 +294,11 @@ class FetchLoop:
     # -- room
 
     @property
-    def _ended(self) -> int:
-        return self._slot.counter(stats.COMPLETED) + self._slot.counter(stats.FAILED)
-
-    @property
     def _most(self) -> int:
         """How many more tasks it may take, whatever runs."""
         most = min(self._holdings.free, MAX_CLAIM)
         if self._settings.max_tasks:
-            most = min(most, self._settings.max_tasks - self._ended - len(self._holdings))
+            most = min(most, self._settings.max_tasks - self._attempts - self._holdings.unfinished)
         return max(0, most)
 
     @property
@@ -349,8 +350,9 @@ class FetchLoop:
         if not outcomes and not (self._owes_claim or (self._may_claim and self._has_more and self._room > 0)):
             return
         self._owes_claim = False
-        request = self._request()
         batch = runs(outcomes)
+        self._learn(batch)
+        request = self._request()
         sent = Sent(batch, request, now)
         limits = self._settings.limits
         if batch:
@@ -360,13 +362,21 @@ class FetchLoop:
             arguments = [milliseconds(limits.retention), *request.arguments()]
             self._commands.send(Call("claim", arguments, sent), now)
 
+    def _learn(self, batch: Sequence[Run]) -> None:
+        """Count attempts that have ended, and let their pace decide what is claimed next."""
+        for run in batch:
+            if run.name != "released":
+                n = len(run.outcomes)
+                self._attempts += n
+                self._paces.learn(run.lot.type, sum(outcome.ran for outcome in run.outcomes) / n, n)
+
     def _answered(self, call: Call, answer: Any, now: float) -> None:
         sent = call.context
         if sent is None:
             return
         if call.verb == "commit":
             words, answer = answer
-            self._settled(sent.batch, words, now)
+            self._settled(sent.batch, words)
         claimed = parse_claimed(answer)
         self.has_turned = True
         if claimed.is_gone:
@@ -379,25 +389,23 @@ class FetchLoop:
         # If nothing is left, whoever adds a task leaves a token.
         self._has_more = claimed.has_more
 
-    def _settled(self, batch: Sequence[Run], words: Sequence[bytes], now: float) -> None:
+    def _settled(self, batch: Sequence[Run], words: Sequence[bytes]) -> None:
         outcomes, self._in_flight = self._in_flight, ()
         if (self._only_free or self._holds_back) and any(outcome.held.is_started for outcome in outcomes):
             self._only_free = self._holds_back = False
         self._holdings.settle(outcomes)
-        self._ledger.book(batch, words, now)
+        self._unbooked = batch, words
 
     def _take(self, claimed: Claimed, claimed_at: float, now: float) -> None:
         taken = self._holdings.take(claimed.lots, claimed.token, claimed_at, now)
         if not self._may_claim:
             self._give_back(taken)
             return
-        put = self.pool.put
-        for held in taken:
-            if held.lot.crashes > 0:
-                self._suspect = held
-                self._is_suspect_placed = False
-            else:
-                put(held)
+        if taken and taken[-1].lot.crashes > 0:
+            # It comes alone.
+            self._suspect = taken.pop()
+            self._is_suspect_placed = False
+        self.pool.put(*taken)
 
     # -- giving back
 

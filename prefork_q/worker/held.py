@@ -22,7 +22,8 @@ class Lot:
     attempt: int
     max_attempts: int
     crashes: int
-    timeout_ms: int
+    timeout: float
+    """Seconds that an attempt may take, 0 for any time."""
     token: int
     route: Route | None
     """None: the type is unknown here."""

@@ -52,6 +52,10 @@ class Holdings:
         """Return those that a processor has taken."""
         return [held for held in self._all if held.is_started]
 
+    def under_way(self) -> int:
+        """Return how many a processor has taken whose outcome is not on its way to Redis."""
+        return sum(held.is_started and not held.is_over for held in self._all)
+
     def take(self, lots: Sequence[Alike], token: int, claimed_at: float, now: float) -> list[Held]:
         """Take in claimed tasks; `claimed_at` is a boot time not after their leases began."""
         hold, free = self._slot.hold, self._free.pop
@@ -59,8 +63,9 @@ class Holdings:
         for alike in lots:
             type, queue, attempt, max_attempts, crashes, timeout_ms, tasks = alike
             route, cost = self._routes.get(type), self._costs.get(type)
+            timeout = timeout_ms / 1_000 or (route.timeout if route is not None else None) or 0.0
             lot = Lot(
-                type, queue, attempt, max_attempts, crashes, timeout_ms, token, route, claimed_at, now, cost
+                type, queue, attempt, max_attempts, crashes, timeout, token, route, claimed_at, now, cost
             )
             for id, body, _ in alike.each():
                 index = free()

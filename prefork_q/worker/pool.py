@@ -29,9 +29,10 @@ class Pool:
         for processor in self.processors:
             processor.start()
 
-    def put(self, held: Held) -> None:
-        self._waiting.append(held)
-        self._inbox.put(held)
+    def put(self, *tasks: Held) -> None:
+        self._waiting.extend(tasks)
+        for held in tasks:
+            self._inbox.put(held)
 
     def oldest_waiting(self) -> Held | None:
         """Return the task that has waited longest and was not started, None if all were."""

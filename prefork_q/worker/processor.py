@@ -58,6 +58,7 @@ class Processor:
         self._wake_by = wake_by
         self._slot = slot
         self._lease = lease
+        self._young = lease / 4
         self._grace = grace
         self._result_limit = result_limit
         self._report_progress = report_progress
@@ -154,13 +155,13 @@ class Processor:
         started = boot_time()
         # Stopped or starved for so long that somebody else may have it: it must not start here. A
         # young lease need not be looked up.
-        if started - lot.claimed_at > self._lease / 4 and not is_lease_valid(
+        if started - lot.claimed_at > self._young and not is_lease_valid(
             held, self._slot, self._lease, started
         ):
             return Outcome(held, "released")
         if route is None:
             return self._unknown(held)
-        timeout = lot.timeout_ms / 1_000 or route.timeout or 0.0
+        timeout = lot.timeout
         if timeout:
             self._slot.start(
                 self.number, held.id, lot.type, lot.attempt, lot.token, started,

@@ -76,7 +76,7 @@ class Way:
         self.holdings = Holdings(self.slot, self.routes, queues, paces)
         process = {"worker": 0, "gen": 1, "pid": os.getpid()}
         self.events = Events(Sink.file(log), format="json", level="info", process=process)
-        self.ledger = Ledger(self.slot, paces, self.events)
+        self.ledger = Ledger(self.slot, self.events)
         self.request = ClaimRequest("bench.0.1", 1, 30_000, 1, 256, 100_000, ["default"], paces.fast())
         tasks: list[Any] = []
         for _ in range(batch):

@@ -57,7 +57,7 @@ class Stand:
         if function is not None:
             route = Route(b"t", "t", function, orjson.loads, context, RETRY, timeout, 0)
         now = boot_time()
-        lot = Lot(b"t", b"default", attempt, 3, 0, 0, 7 + index, route, now - age, now, None)
+        lot = Lot(b"t", b"default", attempt, 3, 0, timeout or 0.0, 7 + index, route, now - age, now, None)
         self.slot.hold(index, b"i" * 36, lot.token, now - age)
         return Held(lot, b"i" * 36, body, index)
 
