@@ -61,6 +61,19 @@ class Application:
         start_response(status, [*headers, ("X-Content-Type-Options", "nosniff")])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
+    def refusal(self, environ: Environ) -> Problem | None:
+        """Return why a request is refused whatever its body says; None if that depends on its body.
+
+        Of `environ` the method, the path, REMOTE_ADDR and the header fields are looked at. A server that
+        knows them before the body can ask; whoever does not is told the same by the call.
+        """
+        try:
+            route, _ = self._find(environ)
+            self._access.admit(environ, route.scope)
+        except Problem as problem:
+            return problem
+        return None
+
     def close(self) -> None:
         """Let requests that wait for something be answered now. The server calls it when it drains."""
         self._on_close()

@@ -15,6 +15,7 @@ from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask, WSGITask
 
 from prefork_q.api.framing import StrictParser
+from prefork_q.api.problems import Problem
 
 LINGER = 1.0
 """Seconds of a drain in which a request that has begun to arrive may still arrive whole, and the first one of
@@ -87,7 +88,6 @@ class Refused(InOnePiece, ErrorTask):  # type: ignore[misc]
 class Connection(HTTPChannel):  # type: ignore[misc]
     """One client. Its requests are read by the loop and answered, in order, by threads."""
 
-    parser_class = StrictParser
     task_class = Task
     error_task_class = Refused
     begun: float | None = None
@@ -98,6 +98,23 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     is_refused = False
     parts_at: float | None = None
     """When a connection closes on which everything was said (monotonic)."""
+
+    def parser_class(self, adj: Any) -> StrictParser:
+        """Return what reads the next request."""
+        return StrictParser(adj, self._judged)
+
+    def _judged(self, request: StrictParser) -> Problem | None:
+        """Return why a request is refused whatever its body says: nobody shall send megabytes for a 401."""
+        fields = {f"HTTP_{name}": value for name, value in request.headers.items()}
+        problem: Problem | None = self.server.application.refusal(
+            {
+                "REQUEST_METHOD": request.command.upper(),
+                "PATH_INFO": request.path,
+                "REMOTE_ADDR": self.addr[0],
+                **fields,
+            }
+        )
+        return problem
 
     def received(self, data: bytes) -> bool:
         taken: bool = super().received(data)

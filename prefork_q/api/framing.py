@@ -11,6 +11,7 @@ Runs in the api process, main thread.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from waitress.parser import HTTPRequestParser, ParsingError
@@ -40,22 +41,39 @@ class Buffer(Protocol):
 class Refusal:
     """What waitress answers in place of the application; it asks only for `to_response`."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        self.problem = Problem(status, detail)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
 
     def to_response(self, ident: str | None = None) -> tuple[str, list[tuple[str, str]], bytes]:
         """Return status line, headers and body. `ident` names the server, and is of no use here."""
         return self.problem.status_line, self.problem.headers(), self.problem.body()
 
 
+Judge = Callable[["StrictParser"], Problem | None]
+
+
 class StrictParser(HTTPRequestParser):  # type: ignore[misc]
-    """A request as it comes in; whatever could be read in two ways is refused."""
+    """A request as it comes in; whatever could be read in two ways is refused.
+
+    `judge` is asked once the header is there and the body is not: a problem that it returns refuses the
+    request before its body is read.
+    """
 
     refusal: Refusal | None = None
+    headers_finished: bool
+    completed: bool
+    chunked: bool
     path = ""
     """Empty as long as it is not known, which for a refused request may be for ever."""
     body_rcv: Any
     header_plus: bytes
+    content_length: int
+
+    def __init__(
+        self, adj: Any, judge: Callable[[StrictParser], Problem | None] = lambda request: None
+    ) -> None:
+        super().__init__(adj)
+        self._judge = judge
 
     def received(self, data: bytes) -> int:
         """Take what belongs to this request, and return how much that was."""
@@ -63,14 +81,23 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
             self.refuse(400, "a request begins with its method, not with white space")
             self.error, self.completed = self.refusal, True
             return len(data)
+        is_new = not self.headers_finished
         consumed: int = super().received(data)
+        if is_new and self._is_awaited(len(data) - consumed) and (problem := self._judge(self)) is not None:
+            self.error, self.completed = Refusal(problem), True
         if self.error is not None and not isinstance(self.error, Refusal):
-            self.error = self.refusal or Refusal(self.error.code, self.explain(self.error))
+            self.error = self.refusal or Refusal(Problem(self.error.code, self.explain(self.error)))
         if self.completed:
             # A client is told to go on only while something of its request is still to come: waitress
             # would otherwise wait for the rest of a request that it has refused or that has no body.
             self.expect_continue = False
         return consumed
+
+    def _is_awaited(self, at_hand: int) -> bool:
+        """Whether the header was read and the body is still to come, apart from some bytes at hand."""
+        return (
+            self.headers_finished and not self.completed and (self.chunked or self.content_length > at_hand)
+        )
 
     def parse_header(self, header_plus: bytes) -> None:
         """Read the request line and the header fields.
@@ -143,7 +170,7 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
             raise self.refuse(400, "Transfer-Encoding is `chunked`, once")
 
     def refuse(self, status: int, detail: str) -> ParsingError:
-        self.refusal = Refusal(status, detail)
+        self.refusal = Refusal(Problem(status, detail))
         return ParsingError(detail)
 
     def explain(self, error: Any) -> str:
@@ -242,5 +269,5 @@ class StrictChunks:
         return line[:-2], stop
 
     def _refuse(self, at: int, detail: str) -> int:
-        self.error = Refusal(400, detail)
+        self.error = Refusal(Problem(400, detail))
         return at

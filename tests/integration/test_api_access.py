@@ -13,7 +13,7 @@ from prefork_q.cli.rereading import require_same
 from prefork_q.config import load
 from prefork_q.errors import ConfigurationError
 from prefork_q.keys import Keys
-from tests.support.api import Api
+from tests.support.api import Api, statuses_in
 from tests.support.http import problem
 from tests.support.node import Node, Reply
 from tests.support.server import Server
@@ -41,6 +41,7 @@ REQUESTS = {
     ("POST", "/queues/default/pause"): "admin",
     ("POST", "/queues/default/resume"): "admin",
     ("GET", "/metrics"): "read",
+    ("GET", "/node"): "read",
     ("GET", "/readyz"): "read",
     ("GET", "/openapi.json"): "read",
 }
@@ -115,6 +116,40 @@ def test_the_word_bearer_is_read_in_any_case_and_two_headers_are_none(api: Api) 
     assert api.http("GET", "/tasks", headers={"Authorization": f"bearer  {SECRETS['all']}"}).status == 200
     line = f"Authorization: Bearer {SECRETS['all']}\r\n".encode()
     assert api.raw(b"GET /tasks HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + line * 2 + b"\r\n") == [401]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"", 401),
+        (b"Authorization: Bearer nobody-has-this-token\r\n", 401),
+        (f"Authorization: Bearer {SECRETS['read']}\r\n".encode(), 403),
+        (f"Authorization: Bearer {SECRETS['all']}\r\nOrigin: http://evil.example\r\n".encode(), 403),
+    ],
+)
+@pytest.mark.parametrize("length", [b"Content-Length: 8000000\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_who_may_not_send_a_body_is_told_before_it_is_sent(
+    api: Api, header: bytes, status: int, length: bytes
+) -> None:
+    head = b"POST /tasks/batch HTTP/1.1\r\nHost: x\r\n" + header + length + b"\r\n"
+
+    began = time.monotonic()
+    answer = api.raw_answer(head)
+
+    assert statuses_in(answer) == [status]
+    assert b"application/problem+json" in answer
+    assert (b"www-authenticate" in answer.lower()) is (b"Origin" not in header)
+    assert time.monotonic() - began < 5
+    assert len(api.events("audited")) == (1 if header.startswith(b"Auth") and b"read" in header else 0)
+
+
+def test_who_may_send_a_body_can_take_his_time_for_it(api: Api) -> None:
+    body = b'{"type":"plain"}'
+    head = f"POST /tasks HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRETS['submit']}\r\n"
+    head += f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    assert api.raw(head.encode(), body[:5], body[5:]) == [202]
+    assert len(api.events("audited")) == 1
 
 
 def test_nothing_is_done_for_a_request_without_a_token(api: Api) -> None:
