@@ -32,7 +32,8 @@ class Child:
     copies of the sockets on which it is to serve, open here only until they are sent. `cell` is its row of
     the scoreboard, if it has one. `made_by` is the template that was asked for it. `stopping`: the master
     told it to stop, so its death is no crash; `killed_for`: why the master killed it. `farewell`: what it
-    said of its failure. `cause`: why it is gone, once it is.
+    said of its failure. `heard_at`: when it last said anything, boot time. `cause`: why it is gone, once
+    it is.
 
     Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord;
     `is_charged`: the master killed it, and for what runs in it; `killed_as`: the word for it in the metrics.
@@ -50,6 +51,7 @@ class Child:
     threads: int = 1
     made_by: Child | None = None
     is_greeted: bool = False
+    heard_at: float = 0.0
     is_ready: bool = False
     is_hung_up: bool = False
     stopping: bool = False

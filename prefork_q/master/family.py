@@ -190,6 +190,7 @@ class Family:
         self._wires.send(child, message)
 
     def _heard(self, child: Child, message: Message | None) -> None:
+        child.heard_at = boot_time()
         match message:
             case None:
                 self._hung_up(child)
@@ -477,7 +478,16 @@ class Family:
                 return
             # One of a generation that is only being tried: whoever asked for that waits for an answer.
             reason += ": Redis is unreachable"
+        self._judge_template(child)
         self.kill(child, reason)
+
+    def _judge_template(self, newborn: Child) -> None:
+        """It answers one request after the other: one that has answered none since then hangs."""
+        template = newborn.made_by
+        if template is None or newborn.pid is not None or template.heard_at >= newborn.asked_at:
+            return
+        if template.cause is None and template.killed_for is None:
+            self.kill(template, "did not answer when it was asked for a process")
 
 
 def _guard_settings(generation: Generation) -> GuardSettings:

@@ -121,16 +121,30 @@ def test_a_later_failure_to_import_leaves_the_node_running(tmp_path: Path) -> No
         home.until_running()
 
 
-def test_workers_are_replaced_while_the_template_is_stuck(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, workers=1, boot_timeout=1.0)
+def test_a_template_that_is_stuck_is_replaced_and_then_who_is_missing(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, workers=2, boot_timeout=1.0)
     with household(tmp_path, settings) as home:
+        before = home.until_running()
+        home.send(signal.SIGSTOP, "template")
+        home.send(signal.SIGKILL, "worker 0")
+        os.kill(before["roles"]["api"][0]["pid"], signal.SIGKILL)
+        until(lambda: home.events("unborn"), what="the birth to be given up")
+        after = home.until_running()
+        assert after["workers"][1] | {"completed": 0} == before["workers"][1] | {"completed": 0}
+        (death,) = [event for event in home.events("exited") if event.get("role") == "template"]
+        assert death["cause"].endswith("did not answer when it was asked for a process")
+
+
+def test_a_template_that_was_stuck_for_a_moment_goes_on(tmp_path: Path) -> None:
+    with household(tmp_path, replace(SETTINGS, workers=1)) as home:
         home.until_running()
         template = psutil.Process(home.pid_of("template"))
         template.suspend()
         home.send(signal.SIGKILL, "worker 0")
-        until(lambda: home.events("unborn"), what="the birth to be given up")
+        until(lambda: home.events("exited"), what="its death to be seen")
         template.resume()
-        assert home.until_running()["workers"][0]["state"] == "ready"
+        home.until_running()
+        assert home.pid_of("template") == template.pid
 
 
 def test_numeric_libraries_get_one_thread_unless_told_otherwise(
