@@ -1,4 +1,8 @@
-"""Where the API listens: `HOST:PORT`, `unix:PATH` or `fd:NAME` (a socket that systemd passes)."""
+"""Addresses as they are written in options.
+
+- Where the API listens: `HOST:PORT`, `unix:PATH` or `fd:NAME` (a socket that systemd passes).
+- Where Redis is, if sentinels know it: `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,15 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 TCP = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]*)):(\d{1,5})", re.ASCII)
 FD_NAME = re.compile(r"[!-9;-~]{1,255}", re.ASCII)
 """Names of descriptors: visible ASCII without a colon (sd_listen_fds(3))."""
+SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+SENTINEL_PORT = 26_379
+SENTINEL = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@,\[\]]+))(?::(\d{1,5}))?", re.ASCII)
+SENTINEL_PATH = re.compile(r"/([^/]+)(?:/(\d*))?")
 UNIX_PATH_LIMIT = 107
 """Bytes in the path of a Unix socket, without the final zero (unix(7))."""
 
@@ -74,3 +83,51 @@ def require_socket_path(path: str) -> None:
         raise ValueError(
             f"the path of a Unix socket has at most {UNIX_PATH_LIMIT} bytes, this one has {size}: {path}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAddress:
+    """A primary by the name under which sentinels know it. `query` holds more options, as in other URLs."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    service: str
+    database: int
+    is_secure: bool
+    username: str | None
+    password: str | None
+    query: str
+
+
+def is_sentinel_url(url: str) -> bool:
+    """Whether `url` names sentinels that have to be asked for the server."""
+    return url.partition("://")[0].lower() in SENTINEL_SCHEMES
+
+
+def parse_sentinels(url: str) -> SentinelAddress:
+    """Return what a URL of a scheme in SENTINEL_SCHEMES says. User and password are those of the primary.
+
+    Raises:
+        ValueError: it is wrong; the text says what is accepted and holds nothing of the URL.
+    """
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    found = [SENTINEL.fullmatch(host) for host in hosts.split(",")]
+    path = SENTINEL_PATH.fullmatch(parts.path)
+    if path is None or not all(found):
+        raise ValueError(
+            "with sentinels a Redis URL is redis+sentinel://[[user]:password@]host[:port][,host[:port]...]"
+            "/service[/db], where service is the name that they have for the primary"
+        )
+    sentinels = tuple((match[1] or match[2], int(match[3] or SENTINEL_PORT)) for match in found if match)
+    if any(port > 65_535 for _, port in sentinels):
+        raise ValueError("a sentinel's port is at most 65535")
+    username, _, password = login.partition(":")
+    return SentinelAddress(
+        sentinels=sentinels,
+        service=unquote(path[1]),
+        database=int(path[2] or 0),
+        is_secure=parts.scheme.lower().startswith("rediss"),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        query=parts.query,
+    )

@@ -34,7 +34,9 @@ from redis.exceptions import (
 )
 from redis.retry import Retry as LibraryRetry
 
+from prefork_q.addresses import is_sentinel_url
 from prefork_q.errors import ConfigurationError, Unavailable
+from prefork_q.sentinels import found_by_sentinels
 
 COMMAND_TIMEOUT = 5.0
 """Seconds that a command may take, the connect included."""
@@ -62,7 +64,7 @@ def connect(url: str, *, timeout: float = COMMAND_TIMEOUT, max_connections: int 
     """Return a client for `url`. It connects with its first command.
 
     Raises:
-        ConfigurationError: the URL is not one of redis://, rediss:// or unix://.
+        ConfigurationError: the URL is not one of those that `option_types` accepts.
     """
     return _Client(connection_pool=_pool(url, timeout, max_connections))
 
@@ -178,11 +180,16 @@ def _pool(url: str, timeout: float, max_connections: int) -> redis.ConnectionPoo
     if url.startswith("rediss:"):
         options["redis_connect_func"] = _greet
     try:
+        if is_sentinel_url(url):
+            return redis.ConnectionPool(
+                max_connections=max_connections, **options | found_by_sentinels(url, timeout)
+            )
         return redis.ConnectionPool.from_url(url, max_connections=max_connections, **options)
     except (ValueError, TypeError) as error:
         # The library's text repeats the URL, and the URL may hold a password.
         raise ConfigurationError(
-            "the Redis URL cannot be read: it must look like redis://HOST:PORT/DB, rediss://… or unix://PATH"
+            "the Redis URL cannot be read: it must look like redis://HOST:PORT/DB, rediss://…, "
+            "unix://PATH or redis+sentinel://HOST:PORT,…/SERVICE/DB"
         ) from error
 
 

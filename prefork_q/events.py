@@ -44,7 +44,7 @@ UNSAFE = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 BARE = re.compile(r"[!#-<>-\[\]-~]+")
 """A text value that needs no quotes: visible ASCII without quote, backslash and equals sign."""
 SECRET_IN_URL = re.compile(r"(://[^\s/:@]*):\S*@")
-SECRET_IN_QUERY = re.compile(r"(?i)([?&](?:password|token|secret)=)[^&\s]*")
+SECRET_IN_QUERY = re.compile(r"(?i)([?&](?:(?:sentinel_)?password|token|secret)=)[^&\s]*")
 
 
 class Events:

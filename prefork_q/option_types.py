@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
-from prefork_q.addresses import parse_http
+from prefork_q.addresses import SENTINEL_SCHEMES, is_sentinel_url, parse_http, parse_sentinels
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import mask_url
 from prefork_q.keys import NAME, NAME_RULE
 from prefork_q.units import parse_duration, parse_size
 
-REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix", *SENTINEL_SCHEMES)
 
 
 class QueueSpec(NamedTuple):
@@ -57,8 +57,12 @@ def _redis_url(value: object) -> object:
     scheme = value.partition("://")[0].lower()
     if "://" not in value or scheme not in REDIS_SCHEMES:
         raise ValueError(
-            "a Redis URL is redis://[[user]:password@]host[:port][/db], rediss://... or unix:///path[?db=n]"
+            "a Redis URL is redis://[[user]:password@]host[:port][/db], rediss://..., unix:///path[?db=n] or "
+            "redis+sentinel://host[:port],.../service[/db]"
         )
+    if is_sentinel_url(value):
+        parse_sentinels(value)
+        return value
     try:
         parts = urlsplit(value)
         parts.port  # noqa: B018 (looking at it checks it)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from prefork_q.errors import ConfigurationError
 
@@ -38,7 +38,7 @@ def with_password(url: str, password: str) -> str:
         ConfigurationError: it has one already.
     """
     parts = urlsplit(url)
-    if parts.password is not None or "password=" in parts.query:
+    if ":" in parts.netloc.rpartition("@")[0] or "password" in parse_qs(parts.query, keep_blank_values=True):
         raise ConfigurationError(
             "the Redis URL has a password, and redis_password_file too: give one of them"
         )

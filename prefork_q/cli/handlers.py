@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from prefork_q.addresses import is_sentinel_url, parse_sentinels
 from prefork_q.app import App, load_app
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.errors import ConfigurationError
@@ -44,6 +45,9 @@ def require_same_place(app: App, config: Config) -> None:
 
 def database_of(url: str) -> tuple[str, str]:
     """Return what tells one database from another: server and number, however the URL spells them."""
+    if is_sentinel_url(url):
+        sentinel = parse_sentinels(url)
+        return sentinel.service, str(sentinel.database)
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return unquote(parts.path), parse_qs(parts.query).get("db", ["0"])[0]

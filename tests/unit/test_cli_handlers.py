@@ -20,6 +20,7 @@ def config(**options: object) -> Config:
         ("redis://localhost", "redis://LOCALHOST:6379/0"),
         ("redis://:secret@h:7000/2", "redis://h:7000/2"),
         ("unix:///a%20b/redis.sock", "unix:///a b/redis.sock?db=0"),
+        ("redis+sentinel://a,b/tasks", "redis+sentinel://:secret@b:26379,c/tasks/0"),
     ],
 )
 def test_a_database_is_the_same_however_its_url_is_spelt(one: str, other: str) -> None:
@@ -33,6 +34,7 @@ def test_a_database_is_the_same_however_its_url_is_spelt(one: str, other: str) -
         ("redis://localhost/0", "redis://localhost/1"),
         ("redis://localhost", "redis://other"),
         ("unix:///a", "unix:///b"),
+        ("redis+sentinel://a/tasks", "redis+sentinel://a/others"),
         ("unix:///a", "unix:///a?db=1"),
     ],
 )

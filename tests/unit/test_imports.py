@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("options",),
     ("config", "places", "folder", "tokens"),
     ("ipc",),
-    ("connection", "nonblocking", "outage"),
+    ("connection", "nonblocking", "outage", "sentinels"),
     ("calls",),
     ("broker",),
     ("records",),
@@ -89,10 +89,7 @@ def test_no_process_imports_another(path: Path) -> None:
 
 
 def test_the_master_brings_no_client_of_redis_and_no_web_framework() -> None:
-    code = (
-        "import sys, prefork_q.master.master, prefork_q.control.server\n"
-        "print(*sys.modules)"
-    )
+    code = "import sys, prefork_q.master.master, prefork_q.control.server\nprint(*sys.modules)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 

@@ -27,6 +27,7 @@ def file(tmp_path: Path) -> Path:
     [
         ("redis://host:6379/3", None, ("host", 6379, "/3", "")),
         ("rediss://anna@host/0", "anna", ("host", None, "/0", "")),
+        ("rediss+sentinel://anna@a/tasks/0", "anna", ("a", None, "/tasks/0", "")),
         ("unix:///run/redis.sock?db=2", None, (None, None, "/run/redis.sock", "db=2")),
     ],
 )
@@ -51,7 +52,7 @@ def test_a_password_is_shown_nowhere(file: Path) -> None:
 
 
 def test_two_passwords_are_one_too_many() -> None:
-    for url in ("redis://:x@host", "unix:///s?password=x"):
+    for url in ("redis://:x@host", "unix:///s?password=x", "redis+sentinel://:x@a:1,b:2/s"):
         with pytest.raises(ConfigurationError, match="one of them"):
             with_password(url, "y")
 
