@@ -12,26 +12,24 @@ import signal
 import time
 from collections.abc import Sequence
 from socket import socket
-from typing import Any
 
 from setproctitle import setproctitle
 
 from prefork_q.control.commands import QUESTIONS, answer
 from prefork_q.control.server import ControlServer
-from prefork_q.errors import Conflict, NotFound
 from prefork_q.events import Events, Sink
 from prefork_q.ipc.fork import become_subreaper
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.master.births import Births
 from prefork_q.master.checkup import CheckUp
-from prefork_q.master.children import WORKER, Slots
+from prefork_q.master.children import Slots
 from prefork_q.master.deadlines import TURN, OwnPace
 from prefork_q.master.family import EX_CONFIG, Family
 from prefork_q.master.herald import Herald, Phase, Vitals
 from prefork_q.master.leftovers import end_leftovers
+from prefork_q.master.orders import Orders
 from prefork_q.master.reload import Reloads
 from prefork_q.master.report import Report
-from prefork_q.master.scale import scaled
 from prefork_q.master.sdnotify import Notifier
 from prefork_q.master.settings import Entrypoints, Generation, MasterSettings, Reread
 from prefork_q.master.signals import Signals
@@ -76,9 +74,9 @@ class Master:
         self._control = control
         self._signals = Signals()
         now = boot_time()
-        self._capacity = max(settings.slots, settings.workers)
+        capacity = max(settings.slots, settings.workers)
         # Twice as many rows as workers: each may be up beside the one that it replaces.
-        board = Scoreboard(2 * self._capacity, max(settings.most_threads, settings.threads), settings.held)
+        board = Scoreboard(2 * capacity, max(settings.most_threads, settings.threads), settings.held)
         slots = Slots(
             workers=settings.workers, apis=settings.api_processes, has_store=entrypoints.store is not None,
             has_watcher=entrypoints.watcher is not None,
@@ -93,6 +91,10 @@ class Master:
         self._trouble = Trouble(events)
         self._stacks = StackTaking(self._family.guard, events)
         self._report = Report(settings, slots, board, self._family.totals, pid=os.getpid(), now=now)
+        self._orders = Orders(
+            self._family, self._succession, self._reloads, self._stacks, self._report, events,
+            capacity=capacity, state=lambda: self._state, begin_drain=self._drain,
+        )  # fmt: skip
         self._check_up = CheckUp(slots, board, self._family.totals, self._report)
         self._herald = Herald(notifier or Notifier(None), self._vitals, events)
         self._pace = OwnPace(now)
@@ -140,7 +142,7 @@ class Master:
         for number in self._signals.take():
             match number:
                 case signal.SIGTERM | signal.SIGINT:
-                    self._stop(StopPlan.drain(boot_time(), self._settings.drain_timeout), number)
+                    self._stop(self._drain_plan(), number)
                 case signal.SIGQUIT:
                     self._stop(StopPlan.at_once(boot_time()), number)
                 case signal.SIGCHLD:
@@ -152,15 +154,15 @@ class Master:
                     self._reloads.request()
                 case signal.SIGTSTP:
                     self._told_by(number)
-                    self._set_quiet(True)
+                    self._orders.quieten(True)
                 case signal.SIGCONT:
                     # Who was stopped is continued by the same signal, and meant to be as he was before.
                     if not self._has_stood_still:
                         self._told_by(number)
-                        self._set_quiet(False)
+                        self._orders.quieten(False)
                 case signal.SIGTTIN | signal.SIGTTOU:
                     self._told_by(number)
-                    self._scale_by(1 if number == signal.SIGTTIN else -1)
+                    self._orders.scale_by(1 if number == signal.SIGTTIN else -1)
                 case signal.SIGUSR2:
                     self._told_by(number)
                     self._stacks.request(boot_time(), for_log=True)
@@ -220,64 +222,7 @@ class Master:
         phase = Phase(self._state, self._reloads.number, self._reloads.is_running)
         self._herald.turn(phase, boot_time())
 
-    # -- what the control socket asks ----------------------------------------------------------------
-
-    def ping(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "version": self._settings.version, "state": self._state}
-
-    def status(self) -> dict[str, Any]:
-        """Return what `ctl status --json` shows."""
-        return self._report.status(
-            boot_time(), state=self._state, generation=self._family.current.number, redis=self._family.redis,
-            reload=self._reloads.shown(),
-        )  # fmt: skip
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the numbers of this node, as plain JSON."""
-        return self._report.metrics(boot_time())
-
-    def stacks(self, number: int | None = None) -> dict[str, Any]:
-        """Ask for the stacks of all workers, or for the answer to the request of that number."""
-        if number is None:
-            number = self._stacks.request(boot_time())
-        return self._stacks.shown(number)
-
-    def reload(self) -> dict[str, Any]:
-        """Ask for a reload; return the number of the one that will have read what is on disk now."""
-        self._require_going_on()
-        return {"number": self._reloads.request()}
-
-    def scale(self, to: str) -> dict[str, Any]:
-        """Have so many workers, or so many more or less; return how many there were and will be."""
-        self._require_going_on()
-        return self._scale(scaled(to, len(self._slots.workers), self._capacity))
-
-    def set_quiet(self, quiet: bool) -> dict[str, Any]:
-        """Let the workers claim nothing more, or claim again; return the state."""
-        self._require_going_on()
-        self._set_quiet(quiet)
-        return {"state": self._state}
-
-    def restart(self, number: int) -> dict[str, Any]:
-        """Replace a worker, the new one up before the old one drains; return whom."""
-        self._require_going_on()
-        place = next((place for place in self._slots.workers if place.number == number), None)
-        if place is None:
-            numbers = ", ".join(str(place.number) for place in self._slots.workers)
-            raise NotFound(f"there is no worker {number}; there are: {numbers}")
-        pid = place.child.pid if place.child is not None else None
-        place.due_at = 0.0
-        if place.child is not None:
-            self._succession.replace(place)
-        self._events.emit("restart_asked", worker=number, pid=pid)
-        return {"worker": number, "pid": pid}
-
-    def drain(self) -> dict[str, Any]:
-        """Stop the node; return the pid of its master, which ends last."""
-        if self._stopping is None:
-            self._events.emit("drain_asked")
-            self._begin(StopPlan.drain(boot_time(), self._settings.drain_timeout))
-        return {"pid": os.getpid(), "state": self._state}
+    # -- what is told of it ---------------------------------------------------------------------------
 
     def _vitals(self, now: float) -> Vitals:
         return self._check_up.vitals(
@@ -300,28 +245,6 @@ class Master:
             return "reloading"
         return "quiet" if self._family.is_quiet else "running"
 
-    def _require_going_on(self) -> None:
-        if self._stopping is not None:
-            raise Conflict("the node stops")
-
-    # -- changes -------------------------------------------------------------------------------------
-
-    def _scale_by(self, step: int) -> None:
-        workers = len(self._slots.workers)
-        if self._stopping is None and 1 <= workers + step <= self._capacity:
-            self._scale(workers + step)
-
-    def _scale(self, workers: int) -> dict[str, Any]:
-        before = len(self._slots.workers)
-        if workers != before:
-            self._succession.resize(WORKER, workers)
-            self._events.emit("scaled", workers=workers, before=before)
-        return {"workers": workers, "before": before}
-
-    def _set_quiet(self, quiet: bool) -> None:
-        if self._stopping is None and self._family.set_quiet(quiet):
-            self._events.emit("quieted" if quiet else "resumed")
-
     def _told_by(self, number: int) -> None:
         self._events.emit("signal_received", signal=signal.Signals(number).name)
 
@@ -337,7 +260,9 @@ class Master:
         self._began_at = boot_time()
         self._pace = OwnPace(self._began_at)
         if self._control is not None:
-            self._control.serve(lambda request: answer(self, request.command, request.arguments), QUESTIONS)
+            self._control.serve(
+                lambda request: answer(self._orders, request.command, request.arguments), QUESTIONS
+            )
         settings = self._settings
         self._events.emit(
             "started", version=settings.version, node=settings.node, pid=os.getpid(),
@@ -351,6 +276,12 @@ class Master:
             self._begin(plan)
         else:
             self._stopping.hurry(boot_time())
+
+    def _drain(self) -> None:
+        self._begin(self._drain_plan())
+
+    def _drain_plan(self) -> StopPlan:
+        return StopPlan.drain(boot_time(), self._settings.drain_timeout)
 
     def _begin(self, plan: StopPlan) -> None:
         # Only then does the kernel refuse connections as soon as the api has closed its copies.
