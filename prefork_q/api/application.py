@@ -12,9 +12,9 @@ import bottle
 
 from prefork_q.api.access import Access
 from prefork_q.api.answers import Answer, Route
-from prefork_q.api.breaker import Breaker
+from prefork_q.api.breaker import Breaker, insist
 from prefork_q.api.problems import Problem, problem_of
-from prefork_q.api.reading import Environ
+from prefork_q.api.reading import SAFE_METHODS, Environ
 from prefork_q.errors import PreforkQError, Unavailable
 from prefork_q.events import Events
 
@@ -92,7 +92,10 @@ class Application:
     def _run(self, route: Route, environ: dict[str, Any], arguments: dict[str, str]) -> Answer:
         try:
             call = partial(route.function, environ, **arguments)
-            return self._breaker.run(call) if route.needs_redis else call()
+            if not route.needs_redis:
+                return call()
+            is_read = route.method in SAFE_METHODS
+            return self._breaker.run((lambda: insist(call)) if is_read else call)
         except Problem:
             raise
         except PreforkQError as error:

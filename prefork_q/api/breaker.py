@@ -16,6 +16,24 @@ from prefork_q.errors import Unavailable
 
 T = TypeVar("T")
 
+
+def insist(function: Callable[[], T]) -> T:
+    """Return what `function` returns, the second time if the first failed for its connection.
+
+    That was most often one from before a restart of Redis, or one that a firewall has dropped. It may have
+    been carried out all the same, so this is only for what is the same twice.
+
+    Raises:
+        Unavailable: it failed otherwise, or again.
+    """
+    try:
+        return function()
+    except Unavailable as error:
+        if error.kind != "connection":
+            raise
+    return function()
+
+
 PAUSE = 1.0
 """Seconds between two tries."""
 

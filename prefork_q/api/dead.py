@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 
 from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.breaker import insist
 from prefork_q.api.listing import answer_page
 from prefork_q.api.problems import Flaw, Problem
 from prefork_q.api.queues import NO_BODY
 from prefork_q.api.reading import Environ, instant, read_options, read_query
 from prefork_q.broker import Broker
 from prefork_q.ids import is_id
-from prefork_q.inspector import Inspector
+from prefork_q.inspector import Cursor, Inspector
 from prefork_q.presentation import as_json
 from prefork_q.states import Status
 
@@ -53,7 +55,7 @@ class Dead:
     def retry(self, environ: Environ, id: str) -> Answer:
         """Attempts and crashes start anew."""
         read_options(environ, NO_BODY, ())
-        if not is_id(id) or self._broker.retry([id], nonce=uuid.uuid4().hex) != ["ok"]:
+        if not is_id(id) or self._retry([id], uuid.uuid4().hex) != ["ok"]:
             raise not_dead(id)
         return json_answer({"id": id, "status": Status.PENDING}, 202, [("Location", f"/tasks/{id}")])
 
@@ -64,10 +66,8 @@ class Dead:
         nonce, until = uuid.uuid4().hex, time.monotonic() + RETRY_TIME
         retried, cursor, is_more = 0, None, True
         while is_more and retried < limit and time.monotonic() < until:
-            ids, cursor = self._inspector.dead_ids(
-                type=type, before=before, limit=limit - retried, cursor=cursor
-            )
-            retried += self._broker.retry(ids, nonce=nonce).count("ok") if ids else 0
+            ids, cursor = self._next(type, before, limit - retried, cursor)
+            retried += self._retry(ids, nonce).count("ok") if ids else 0
             is_more = cursor is not None
         return json_answer({"retried": retried, "more": is_more}, 202, retried=retried, type=type)
 
@@ -76,6 +76,15 @@ class Dead:
         if not is_id(id) or self._broker.delete([id]) != ["ok"]:
             raise not_dead(id)
         return Answer(204)
+
+    def _next(
+        self, type: str | None, before: float | None, limit: int, cursor: Cursor | None
+    ) -> tuple[list[str], Cursor | None]:
+        look = partial(self._inspector.dead_ids, type=type, before=before, limit=limit, cursor=cursor)
+        return insist(look)
+
+    def _retry(self, ids: list[str], nonce: str) -> list[str]:
+        return insist(lambda: self._broker.retry(ids, nonce=nonce))
 
 
 def read_choice(options: dict[str, object]) -> tuple[str | None, float | None, int]:

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from prefork_q.api.answers import Answer, Route, json_answer
-from prefork_q.api.breaker import Breaker
+from prefork_q.api.breaker import Breaker, insist
 from prefork_q.api.node import Node
 from prefork_q.api.reading import Environ
 from prefork_q.errors import Unavailable
@@ -55,10 +55,10 @@ class Metrics:
     def show(self, environ: Environ) -> Answer:
         accepted = environ.get("HTTP_ACCEPT", "")
         if prefers_json(accepted):
-            return json_answer(totals(self._breaker.run(self._inspector.counts)))
+            return json_answer(totals(self._breaker.run(self._counts)))
         node = self._node.metrics()
         try:
-            counts = self._breaker.run(self._inspector.counts)
+            counts = self._breaker.run(self._counts)
         except Unavailable:
             # What the node can tell without Redis matters most just then.
             if node is None:
@@ -66,6 +66,9 @@ class Metrics:
             counts = None
         encode, content_type = choose_encoder(accepted)
         return Answer(200, encode(Families(node, counts)), content_type)
+
+    def _counts(self) -> Counts:
+        return insist(self._inspector.counts)
 
 
 def prefers_json(accepted: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.breaker import insist
 from prefork_q.api.problems import Problem
 from prefork_q.api.reading import Environ, read_options, read_query
 from prefork_q.broker import Broker
@@ -44,11 +45,11 @@ class Queues:
     def pause(self, environ: Environ, name: str) -> Answer:
         """Nothing more is claimed from it; what runs goes on."""
         read_options(environ, NO_BODY, ())
-        return self._answer(name, self._broker.pause(name), is_paused=True)
+        return self._answer(name, insist(lambda: self._broker.pause(name)), is_paused=True)
 
     def resume(self, environ: Environ, name: str) -> Answer:
         read_options(environ, NO_BODY, ())
-        return self._answer(name, self._broker.resume(name), is_paused=False)
+        return self._answer(name, insist(lambda: self._broker.resume(name)), is_paused=False)
 
     def _answer(self, name: str, word: str, *, is_paused: bool) -> Answer:
         if word == "missing":

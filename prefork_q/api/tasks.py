@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prefork_q.api.answers import Answer, Route, json_answer
+from prefork_q.api.breaker import insist
 from prefork_q.api.endings import Endings
 from prefork_q.api.gathering import Gathering
 from prefork_q.api.listing import answer_page
@@ -13,7 +14,7 @@ from prefork_q.api.queues import NO_BODY
 from prefork_q.api.reading import Environ, pointer, read_json, read_key, read_options, read_query, seconds
 from prefork_q.api.submissions import Reader
 from prefork_q.broker import Broker
-from prefork_q.errors import IdempotencyConflict, Unavailable
+from prefork_q.errors import IdempotencyConflict
 from prefork_q.ids import is_id
 from prefork_q.inspector import Inspector
 from prefork_q.presentation import as_json
@@ -108,7 +109,7 @@ class Tasks:
         """At once if it does not run; else it is asked to stop, and is cancelled unless it succeeds first."""
         read_options(environ, NO_BODY, ())
         task = self._task(id)
-        word = "ended" if task.status.has_ended else self._broker.cancel(id)
+        word = "ended" if task.status.has_ended else insist(lambda: self._broker.cancel(id))
         if word == "missing":
             raise no_task(id)
         if word == "ended":
@@ -118,20 +119,14 @@ class Tasks:
         return json_answer({"id": id, "status": Status.CANCELLED})
 
     def _task(self, id: str) -> TaskRecord:
-        task = self._inspector.get(id) if is_id(id) else None
+        task = insist(lambda: self._inspector.get(id)) if is_id(id) else None
         if task is None:
             raise no_task(id)
         return task
 
     def _submit(self, submissions: Sequence[Submission]) -> list[Submitted]:
-        try:
-            return self._broker.submit(submissions)
-        except Unavailable as error:
-            if error.kind != "connection":
-                raise
-            # A connection from before a restart of Redis, most often. The same ids: if the first call
-            # did arrive, the second finds its tasks and stores nothing.
-            return self._broker.submit(submissions)
+        # The same ids: if the first call did arrive, a second finds its tasks and stores nothing.
+        return insist(lambda: self._broker.submit(submissions))
 
 
 def entry(submitted: Submitted) -> dict[str, object]:

@@ -20,6 +20,7 @@ from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from tests.support.api import Api
 from tests.support.http import problem
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.until import until
 
@@ -369,3 +370,26 @@ def test_it_serves_with_few_descriptors(server: Server, new_api: Callable[..., A
         for connection in connections:
             connection.close()
     assert os.path.exists(f"/proc/{api.pid}")
+
+
+def test_connections_that_a_firewall_has_dropped_cost_no_request(
+    server: Server, new_api: Callable[..., Api]
+) -> None:
+    with Proxy(server.url) as proxy:
+        api = new_api(proxy.url).start()
+        id = api.http("POST", "/tasks", {"type": "plain"}).json["id"]
+        for method, path, status in (
+            ("GET", f"/tasks/{id}", 200),
+            ("GET", "/metrics", 200),
+            ("POST", "/queues/default/pause", 200),
+            ("POST", "/queues/default/resume", 200),
+            ("POST", f"/tasks/{id}/cancel", 200),
+            ("POST", "/dead/retry", 202),
+            ("GET", "/readyz", 503),  # no worker is ready
+        ):
+            connections = proxy.accepted
+            proxy.forget()
+            reply = api.http(method, path, headers={"Accept": "application/json"})
+            assert reply.status == status, (path, reply)
+            assert proxy.accepted > connections
+        assert "no worker" in reply.json["detail"]

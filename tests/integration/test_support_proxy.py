@@ -84,6 +84,18 @@ def test_a_frozen_connection_is_dead_without_a_word_and_new_ones_pass(
     assert proxy.accepted == 2
 
 
+def test_a_forgotten_connection_is_reset_once_something_is_said_on_it(
+    proxy: Proxy, client: redis.Redis
+) -> None:
+    client.ping()
+    proxy.forget()
+    assert proxy.connections == 1
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+    assert client.ping()
+    assert proxy.accepted == 2
+
+
 def test_a_cut_refuses_new_connections_until_it_heals(proxy: Proxy, client: redis.Redis) -> None:
     client.ping()
     proxy.cut()

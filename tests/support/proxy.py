@@ -51,6 +51,7 @@ class _Pair:
     client: socket.socket
     server: socket.socket
     is_frozen: bool = False
+    is_forgotten: bool = False
     ended: set[str] = field(default_factory=set)
     waiting: dict[str, deque[tuple[float, bytes]]] = field(
         default_factory=lambda: {TO_SERVER: deque(), TO_CLIENT: deque()}
@@ -118,6 +119,11 @@ class Proxy:
         Given ports of clients it is theirs alone, else all.
         """
         self._order(lambda: self._freeze(ports))
+
+    def forget(self) -> None:
+        """Reset connections that are open now as soon as the client says something, as a firewall does that
+        has dropped them; new ones pass."""
+        self._order(self._forget)
 
     def cut(self) -> None:
         """Reset every connection, and each new one at once, until `heal`."""
@@ -189,6 +195,10 @@ class Proxy:
         for pair in self._pairs:
             pair.is_frozen |= not ports or pair.client.getpeername()[1] in ports
 
+    def _forget(self) -> None:
+        for pair in self._pairs:
+            pair.is_forgotten = True
+
     # -- the thread
 
     def _run(self) -> None:
@@ -259,6 +269,9 @@ class Proxy:
 
     def _serve(self, pair: _Pair, ready: dict[object, int]) -> None:
         if pair.is_frozen:
+            return
+        if pair.is_forgotten and ready.get(pair.client, 0) & selectors.EVENT_READ:
+            self._drop(pair, is_reset=True)
             return
         now = time.monotonic()
         try:
