@@ -35,6 +35,8 @@ BREATH: Final = 0.1
 MAX_CLIENTS: Final = 128
 """More wait in the kernel's queue."""
 BACKLOG: Final = 256
+LOOK: Final = 2.0
+"""Seconds between two looks whether the socket is still there."""
 _PEER: Final = struct.Struct("iII")
 
 Answer = Callable[[Request], Any]
@@ -65,6 +67,7 @@ class ControlServer:
         self._told: dict[str, bytes] = {}
         self._is_full = False
         self._accepts_at: float | None = None
+        self._looks_at = 0.0
 
     @property
     def path(self) -> str:
@@ -126,6 +129,9 @@ class ControlServer:
             self._listen_again(True)
         for client in [client for client in self._clients.values() if client.until <= now]:
             self._drop(client)
+        if now >= self._looks_at:
+            self._looks_at = now + LOOK
+            self._look()
 
     def close(self) -> None:
         """Hang up, remove the socket, and let go of the lock. Again is allowed."""
@@ -236,6 +242,34 @@ class ControlServer:
         client.connection.close()
         if self._accepts_at is None:
             self._listen_again(True)
+
+    def _look(self) -> None:
+        """Listen anew if somebody has removed the socket, as those do who clean up folders.
+
+        Whoever asks would be told that no master runs.
+        """
+        if self._listener is None or self._selector is None or os.path.lexists(self._path):
+            return
+        lock = -1
+        try:
+            if not os.path.lexists(f"{self._path}.lock"):
+                lock = _lock(f"{self._path}.lock", self._path)
+            listener = _listen(self._path)
+        except (OSError, ConfigurationError) as error:
+            # Another may live there by now, or the folder is gone.
+            if lock >= 0:
+                os.close(lock)
+            self._events.emit("control_not_listening", level="debug", error=str(error))
+            return
+        if lock >= 0:
+            os.close(self._lock)
+            self._lock = lock
+        if not self._is_full:
+            self._selector.unregister(self._listener)
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._listener.close()
+        self._listener = listener
+        self._events.emit("control_listens_again", level="warning", path=self._path)
 
     def _listen_again(self, wanted: bool) -> None:
         """Stop or go on accepting: a full house would otherwise wake the loop all the time."""

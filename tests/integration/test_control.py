@@ -23,9 +23,10 @@ import pytest
 from prefork_q.control.client import CommandFailed, NoAnswer, NotRunning, ask
 from prefork_q.control.commands import COMMANDS, QUESTIONS, answer
 from prefork_q.control.protocol import MAX_REQUEST, Request, encode_request
-from prefork_q.control.server import MAX_CLIENTS, ControlServer
+from prefork_q.control.server import LOOK, MAX_CLIENTS, ControlServer
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, Sink
+from tests.support.until import until
 
 
 class StandIn:
@@ -297,6 +298,22 @@ def test_what_a_dead_master_left_is_replaced(tmp_path: Path, events: Events) -> 
         ask(path, "ping")
     with serving(path, events):
         assert ask(path, "ping")
+
+
+@pytest.mark.parametrize("is_all_gone", [False, True], ids=["the socket", "the lock too"])
+def test_a_socket_that_somebody_removed_is_made_again(
+    tmp_path: Path, events: Events, is_all_gone: bool
+) -> None:
+    path = tmp_path / "ctl.sock"
+    with serving(path, events):
+        path.unlink()
+        if is_all_gone:
+            path.with_name("ctl.sock.lock").unlink()
+        until(path.exists, 3 * LOOK, "the socket")
+        assert ask(path, "ping") == {"pid": os.getpid()}
+        with pytest.raises(ConfigurationError, match="another master answers"):
+            ControlServer(path, events).open()
+    assert not path.exists()
 
 
 def test_a_second_master_is_refused(tmp_path: Path, events: Events) -> None:

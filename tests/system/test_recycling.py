@@ -121,6 +121,37 @@ def test_a_worker_that_leaks_descriptors_is_replaced_before_it_runs_out(
     assert os.path.exists(f"/proc/{node.pid}")
 
 
+def test_a_worker_with_no_descriptor_left_commits_and_is_replaced(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    target = tmp_path / "greedy.py"
+    target.write_text(
+        "import os, resource, socket\n"
+        "from prefork_q import App\n"
+        "app = App()\n"
+        "kept = []\n"
+        "@app.on_template_start\n"
+        "def limit():\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+        "@app.task('take', max_attempts=1)\n"
+        "def take() -> int:\n"
+        "    try:\n"
+        "        while True:\n"
+        "            kept.append(socket.socket())\n"
+        "    except OSError:\n"
+        "        return os.getpid()\n"
+    )
+    node = start_node(workers=2, target=f"{target}:app")
+
+    tasks = [node.ended(id) for id in node.submit_many("take", [{}] * 8)]
+
+    assert {(task["status"], task["crashes"]) for task in tasks} == {("succeeded", 0)}
+    until(lambda: len(recycled(node)) >= 4, 10, "the ends of those that have none left")
+    assert set(recycled(node)) == {"recycled: 128 of 128 descriptors"}
+    until(lambda: not node.status()["degraded"], 10, "a node that is well")
+    assert node.stop() == 0
+
+
 HOOKS = """
 import os, pathlib, signal, sys, time
 from prefork_q import App
