@@ -199,9 +199,18 @@ def _greet(connection: Any) -> None:
     With it comes what TLS itself still has to say: tickets, which make a socket look as if an answer had
     come, or the refusal of a certificate, which would seem to be the trouble of a later command.
     """
-    connection.on_connect()
-    connection.send_command("PING", check_health=False)
-    connection.read_response()
+    try:
+        connection.on_connect()
+        connection.send_command("PING", check_health=False)
+        connection.read_response()
+    except redis.ConnectionError as error:
+        if type(error) is not redis.ConnectionError:
+            raise
+        # It refuses a certificate after its part of the handshake, and its reason may arrive or not.
+        raise redis.ConnectionError(
+            f"{connection.host}:{connection.port} has ended the connection after the TLS handshake, as "
+            f"servers do that want a client's certificate (ssl_certfile, ssl_keyfile): {error}"
+        ) from error
 
 
 def raw_connection(url: str, timeout: float) -> Any:

@@ -28,12 +28,21 @@ class Sentinel:
     """One sentinel, which runs from the moment that it is made."""
 
     def __init__(
-        self, flavour: Flavour, folder: Path, primary: Server, *, quorum: int, down_after: int = DOWN_AFTER
+        self,
+        flavour: Flavour,
+        folder: Path,
+        primary: Server | int,
+        *,
+        quorum: int,
+        down_after: int = DOWN_AFTER,
+        lines: Sequence[str] = (),
+        password: str | None = None,
     ) -> None:
+        """`primary` may be a loopback port; `lines` are more of its configuration file's."""
         assert flavour.binary is not None
         folder.mkdir()
         self.port = free_port()
-        host, port = place_of(primary)
+        host, port = ("127.0.0.1", primary) if isinstance(primary, int) else place_of(primary)
         # It writes its state into this file.
         file = folder / "sentinel.conf"
         file.write_text(
@@ -41,13 +50,16 @@ class Sentinel:
             f"sentinel monitor {SERVICE} {host} {port} {quorum}\n"
             f"sentinel down-after-milliseconds {SERVICE} {down_after}\n"
             f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT}\n"
+            + "".join(f"{line}\n" for line in [*lines, *([f"requirepass {password}"] if password else [])])
         )
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*dies_with_its_parent("KILL"), flavour.binary, str(file), "--sentinel"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        self.client: Any = redis.Redis(port=self.port, socket_timeout=2, retry=NEVER, decode_responses=True)
+        self.client: Any = redis.Redis(
+            port=self.port, password=password, socket_timeout=2, retry=NEVER, decode_responses=True
+        )
         until(self._answers, 10, "a sentinel that answers")
 
     def primary(self) -> tuple[str, int]:

@@ -10,8 +10,10 @@ import pytest
 
 from prefork_q.client import Client
 from tests.support.certificates import Authority, can_make_certificates
+from tests.support.flavours import Flavour
 from tests.support.ledger import Ledger
 from tests.support.node import Node
+from tests.support.sentinels import SERVICE, Sentinel
 from tests.support.server import ProcessServer, Server, ServerDied, free_port
 
 StartNode = Callable[..., Node]
@@ -27,6 +29,9 @@ class Secure:
     authority: Authority
     other: Authority
 
+    lines: tuple[str, ...]
+    """Of a configuration file, for another server that shows the same certificate."""
+
     def url(self, host: str = "127.0.0.1", **options: object) -> str:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"rediss://{host}:{self.port}/0?{query}"
@@ -41,18 +46,20 @@ def secure(new_server: Callable[..., Server], tmp_path: Path) -> Callable[..., S
 
     def start(*, asks_clients: bool) -> Secure:
         port = free_port()
-        arguments = [
-            "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key,
-            "--tls-ca-cert-file", authority.certificate,
-            "--tls-auth-clients", "yes" if asks_clients else "no",
-        ]  # fmt: skip
+        lines = (
+            f"tls-cert-file {certificate}",
+            f"tls-key-file {key}",
+            f"tls-ca-cert-file {authority.certificate}",
+            f"tls-auth-clients {'yes' if asks_clients else 'no'}",
+        )
+        arguments = ["--tls-port", str(port), *(word for line in lines for word in f"--{line}".split())]
         try:
-            server = new_server(arguments=[str(one) for one in arguments])
+            server = new_server(arguments=arguments)
         except ServerDied:
             pytest.skip("this server was built without TLS")
         if not isinstance(server, ProcessServer):
             pytest.skip("a server with certificates is a process here")
-        return Secure(port, authority, other)
+        return Secure(port, authority, other, lines)
 
     return start
 
@@ -110,4 +117,29 @@ def test_a_server_that_asks_for_certificates_gets_one(
     assert node.ended(node.submit("return"))["status"] == "succeeded"
     refused = node.cli("task", "submit", "return", "--redis-url", unknown, "--namespace", node.namespace)
     assert refused.returncode == UNREACHABLE
-    assert "certificate" in refused.stderr.lower()
+    assert f"127.0.0.1:{server.port}" in refused.stderr
+    assert "certificate" in refused.stderr
+
+
+def test_sentinels_with_a_password_are_asked_over_tls(
+    start_node: StartNode, secure: Callable[..., Secure], flavour: Flavour, tmp_path: Path, ledger: Ledger
+) -> None:
+    server, port = secure(asks_clients=False), free_port()
+    lines = (f"tls-port {port}", "tls-replication yes", *server.lines)
+    sentinel = Sentinel(
+        flavour, tmp_path / "sentinel", server.port, quorum=1, lines=lines, password="theirs"
+    )  # fmt: skip
+    try:
+        ca = server.authority.certificate
+        url = f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}/1?sentinel_password=theirs&ssl_ca_certs={ca}"
+        node = start_node(url=url)
+
+        assert node.ended(node.submit("flaky", {"failures": 1}))["status"] == "succeeded"
+        assert node.events("redis_lost") == []
+        wrong = url.replace("theirs", "others")
+        refused = node.cli("queue", "list", "--redis-url", wrong)
+        assert refused.returncode == UNREACHABLE
+        assert f"127.0.0.1:{port}: " in refused.stderr
+        assert "others" not in node.cli("check", "--redis-url", wrong).stdout
+    finally:
+        sentinel.close()
