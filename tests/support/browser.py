@@ -23,6 +23,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
     "--window-size=1280,900",
 )
 PATIENCE = 15.0

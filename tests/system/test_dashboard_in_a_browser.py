@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,7 @@ def started(node: Node) -> Iterator[Node]:
 def node(no_process_left: None, handlers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with the embedded server. Its tests keep to queues of their own."""
     yield from started(
-        Node(None, tmp_path_factory.mktemp("node"), target=handlers, queues="default,one,two,three,four")
+        Node(None, tmp_path_factory.mktemp("node"), target=handlers, queues="default,one,two,three,four,five")
     )
 
 
@@ -226,6 +228,67 @@ def test_pages_are_turned_tasks_are_cancelled_and_keyboards_and_phones_do(
     browser.wait_text("#told", "The task is cancelled")
     assert status(node, ids[0]) == "cancelled"
     browser.wait_text("#task-body", "cancelled")
+
+
+@pytest.fixture
+def foreign_site() -> Iterator[Callable[[str], str]]:
+    """Another site, on another port: returns a function that gives it a page and returns its URL."""
+    pages: list[str] = []
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(pages[-1].encode())
+
+        def log_message(self, *arguments: object) -> None:
+            """Nobody reads it."""
+
+    def show(page: str) -> str:
+        pages.append(page)
+        return f"http://127.0.0.1:{site.server_address[1]}/"
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as site:
+        thread = threading.Thread(target=site.serve_forever)
+        thread.start()
+        yield show
+        site.shutdown()
+        thread.join()
+
+
+def test_a_foreign_page_can_neither_change_nor_frame_nor_read_anything(
+    browser: Browser, node: Node, foreign_site: Callable[[str], str], tmp_path: Path
+) -> None:
+    (id,) = make_dead(node, "five", tmp_path / "picture")
+    attack = f"""<!doctype html><title>trying</title><iframe src="{page(node)}" id="frame"></iframe>
+        <form method="post" target="hidden" action="{page(node, "queues/five/pause")}"></form>
+        <iframe name="hidden"></iframe>
+        <script type="module">
+          document.forms[0].submit();
+          const simple = {{ mode: "no-cors", credentials: "include" }};
+          const results = await Promise.allSettled([
+            fetch("{page(node, "queues/five/pause")}", {{ ...simple, method: "POST" }}),
+            fetch("{page(node, f"dead/{id}/retry")}", {{ ...simple, method: "POST" }}),
+            fetch("{page(node, "dead/retry")}", {{ ...simple, method: "POST", body: '{{"limit":1}}' }}),
+            fetch("{page(node, f"dead/{id}")}", {{ method: "DELETE" }}),
+            fetch("{page(node, "tasks")}").then((reply) => reply.text()),
+          ]);
+          document.title = results.map((result) => result.status).join();
+        </script>"""
+    browser.open(foreign_site(attack))
+
+    until(lambda: "trying" not in browser.script("return document.title"), 15)
+    # What needs no answer was sent, and refused; what needs leave was not even sent, or not shown.
+    tried = browser.script("return document.title")
+    assert tried == "fulfilled,fulfilled,fulfilled,rejected,rejected"
+    assert (status(node, id), queue(node, "five")["paused"]) == ("dead", False)
+    assert any("frame-ancestors" in line or "X-Frame-Options" in line for line in browser.complaints(but=()))
+
+    # A name that was made to point here is no way in either.
+    browser.open(f"http://evil.example:{node.port}/")
+    browser.wait_text("body", "evil.example")
+    assert "urn:prefork-q:problem:misdirected" in browser.text()
 
 
 def test_the_page_asks_seldom_and_not_at_all_while_it_is_hidden(browser: Browser, node: Node) -> None:

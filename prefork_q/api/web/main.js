@@ -127,13 +127,15 @@ function judge(errors) {
   } else {
     const isAway = worst instanceof Away;
     const kind = isAway ? "The API is away" : worst.status === 503 ? "Redis is away" : "Refused";
-    if (trouble?.kind !== kind) trouble = { kind, since: trouble?.since ?? Date.now() };
-    const since = clock(trouble.since);
+    const isRefused = kind === "Refused";
     write(by("state"), kind);
-    const told = kind === "Refused"
-      ? `The API refuses to show this: ${worst.message}`
-      : `${kind} since ${since}: ${worst.message}. What is shown is older; it is tried again all the time.`;
-    write(by("notice"), told);
+    if (isRefused) write(by("notice"), `The API refuses to show this: ${worst.message}`);
+    // Said once, in its first words: a screen reader would read each change aloud.
+    if (trouble?.kind !== kind) {
+      trouble = { kind, since: trouble?.since ?? Date.now() };
+      const since = `${kind} since ${clock(trouble.since)}: ${worst.message}.`;
+      if (!isRefused) write(by("notice"), `${since} What is shown is older; it is tried again all the time.`);
+    }
   }
   document.body.dataset.state = worst ? (worst.status && worst.status !== 503 ? "refused" : "away") : "live";
 }
@@ -159,7 +161,7 @@ function noteLock(error) {
   return true;
 }
 
-by("unlock-form").addEventListener("submit", async (event) => {
+by("unlock-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const given = by("token").value.trim();
   // Nothing else may stand in a header.
@@ -172,6 +174,7 @@ by("unlock-form").addEventListener("submit", async (event) => {
   by("unlock").hidden = true;
   write(by("state"), "Connecting …");
   enter();
+  by(`${route.view}-heading`).focus();
 });
 
 by("forget").addEventListener("click", () => {
