@@ -14,7 +14,6 @@ from typing import Final
 from prefork_q.events import Events, Level
 from prefork_q.ipc.messages import (
     Acknowledged,
-    DeathNotice,
     Drain,
     Dumped,
     Failed,
@@ -44,12 +43,13 @@ from prefork_q.master.children import (
     Place,
     Slots,
 )
-from prefork_q.master.deadlines import Deadlines, Silence
-from prefork_q.master.deaths import Exit, Notices, PostMortem, cause_of, label_of, notice_of
+from prefork_q.master.deadlines import Deadlines
+from prefork_q.master.deaths import Exit, PostMortem, cause_of
+from prefork_q.master.estates import Estates
 from prefork_q.master.guard import Guard, GuardSettings
 from prefork_q.master.inquiries import Inquiries
+from prefork_q.master.judge import Judge
 from prefork_q.master.settings import Generation
-from prefork_q.master.totals import Totals
 from prefork_q.master.wires import Wires
 
 EX_CONFIG: Final = 78
@@ -84,8 +84,7 @@ class Family:
         events: Events,
     ) -> None:
         self.slots = slots
-        self.notices = Notices()
-        self.totals = Totals()
+        self.estates = Estates(slots, board, self.tell)
         self.deadlines = Deadlines()
         self.redis: RedisState | None = None
         self.current = generation
@@ -99,7 +98,7 @@ class Family:
         self._board = board
         self._events = events
         self._told_failure: Failed | None = None
-        self._silence = Silence(generation.settings.silence_limit)
+        self._judge = Judge(generation, slots, board, self.deadlines, kill=self.kill, unborn=self._unborn)
         inquiries = Inquiries(self.tell, self._ask_by_signal)
         self.guard = Guard(slots, board, inquiries, _guard_settings(generation), kill=self.kill)
         self._retiring: list[Place] = []
@@ -121,8 +120,7 @@ class Family:
     def adopt(self, generation: Generation) -> None:
         """Fill the places from this one from now on."""
         self.current = generation
-        self._silence = Silence(generation.settings.silence_limit)
-        self._silence.restart(boot_time())
+        self._judge.adopt(generation, boot_time())
         self.guard.settings = _guard_settings(generation)
 
     def fill(self, now: float) -> None:
@@ -141,7 +139,7 @@ class Family:
     @property
     def has_leases(self) -> bool:
         """Whether a worker may still hold tasks, or a dead one's are not known to be given back."""
-        return bool(self.slots.children(WORKER) or self.notices.unreturned())
+        return bool(self.slots.children(WORKER) or self.estates.notices.unreturned())
 
     def _may_fill(self, place: Place) -> bool:
         if self.is_closing:
@@ -214,8 +212,7 @@ class Family:
                     reason="the import of the handlers left them; workers and api import for themselves",
                 )  # fmt: skip
             case Acknowledged(incarnation=incarnation, ended=ended):
-                self.notices.acknowledged(incarnation)
-                self.totals.ended_by_keeper(ended, boot_time())
+                self.estates.given_back(incarnation, ended)
             case Dumped(serial=serial):
                 self.guard.answered(child, serial)
             case Retiring(reason=reason):
@@ -263,8 +260,7 @@ class Family:
         if child.role == WORKER and self.is_quiet:
             self.tell(child, Quiet())
         if child is self.slots.keeper.child:
-            for notice in self.notices.open():
-                self.tell(child, notice)
+            self.estates.tell_all(child)
 
     def _ready(self, child: Child) -> None:
         now = boot_time()
@@ -274,7 +270,7 @@ class Family:
         if child.role == WORKER:
             child.place.became_ready()
         if child is self.slots.keeper.child:
-            self._silence.restart(now)
+            self._judge.keeper_is_ready(now)
         self._events.emit("ready", seconds=round(now - child.asked_at, 3), **child.who())
 
     def _identified(self, incarnation: str, pid: int) -> None:
@@ -348,7 +344,9 @@ class Family:
         post_mortem = self._examine(child, exit, now)
         cause = cause_of(child, exit, post_mortem)
         if child.role == WORKER:
-            self._settle(child, exit, post_mortem, now)
+            self.estates.settle(
+                child, self.cell_of(child), exit, post_mortem, now, is_restart=not self.is_closing
+            )
         delay = self._empty(child, now, cause)
         if child.role == TEMPLATE:
             self._forget_unborn(child)
@@ -394,25 +392,6 @@ class Family:
             return PostMortem()
         return self.guard.examine(child, exit, self._board.worker(self.cell_of(child)).running(), now)
 
-    def _settle(self, child: Child, exit: Exit, post_mortem: PostMortem, now: float) -> None:
-        """Keep the numbers of a dead worker, and have what it held given back."""
-        slot = self._board.worker(self.cell_of(child))
-        snapshot = slot.snapshot()
-        slot.is_alive = False
-        self.totals.fold(snapshot)
-        if not self.is_closing:
-            self.totals.restarts[label_of(child, exit)] += 1
-        if child.is_greeted:
-            self._announce(notice_of(child, exit, snapshot, post_mortem, now))
-
-    def _announce(self, notice: DeathNotice) -> None:
-        self.notices.add(notice)
-        if not notice.drained:
-            self.totals.crashes += len(notice.running)
-        keeper = self.slots.keeper.child
-        if keeper is not None and keeper.is_greeted:
-            self.tell(keeper, notice)
-
     def _unborn(self, child: Child, reason: str) -> None:
         """There is no such process, or one that will exit since nobody answers it."""
         delay = self._empty(child, boot_time(), reason)
@@ -441,53 +420,14 @@ class Family:
     # -- judgement -----------------------------------------------------------------------------------
 
     def judge(self, now: float) -> None:
-        """End what has not become ready in time, what hung up and stays, and a silent keeper."""
-        for kind, subject in self.deadlines.take_due(now):
-            child = self.slots.by_incarnation(subject)
-            if child is None:
-                continue
-            if kind == "boot":
-                self._judge_newborn(child, now)
-            elif kind == "hung up":
-                self.kill(child, "closed its channel and did not exit")
-            elif kind == "leave":
-                self.kill(child, "the time to leave is over")
-            elif child.pid is None:
-                self._unborn(child, "ended before it said hello")
-        keeper = self.slots.keeper.child
-        if (
-            keeper is not None
-            and keeper.is_ready
-            and keeper.killed_for is None
-            and self._silence.is_silent(self._board.keeper.last_beat, now)
-        ):
-            self.kill(keeper, f"silent for more than {self.current.settings.silence_limit:g} s")
+        """End who is late, and carry on with the limits of workers."""
+        self._judge.look(now, is_redis_away=self.redis is not None and not self.redis.reachable)
+        self.guard.carry_on(now)
 
     def stood_still(self, seconds: float, now: float) -> None:
         """The node did not run for so long: hold it against nobody."""
-        self.deadlines.shift(seconds)
-        self._silence.restart(now)
+        self._judge.stood_still(seconds, now)
         self.guard.stood_still(seconds, now)
-
-    def _judge_newborn(self, child: Child, now: float) -> None:
-        is_redis_away = self.redis is not None and not self.redis.reachable
-        reason = f"not ready within {now - child.asked_at:.0f} s"
-        if child.is_greeted and is_redis_away:
-            if child.generation == self.current.number:
-                self.deadlines.set("boot", child.incarnation, now + self.current.settings.boot_timeout)
-                return
-            # One of a generation that is only being tried: whoever asked for that waits for an answer.
-            reason += ": Redis is unreachable"
-        self._judge_template(child)
-        self.kill(child, reason)
-
-    def _judge_template(self, newborn: Child) -> None:
-        """It answers one request after the other: one that has answered none since then hangs."""
-        template = newborn.made_by
-        if template is None or newborn.pid is not None or template.heard_at >= newborn.asked_at:
-            return
-        if template.cause is None and template.killed_for is None:
-            self.kill(template, "did not answer when it was asked for a process")
 
 
 def _guard_settings(generation: Generation) -> GuardSettings:

@@ -90,12 +90,12 @@ class Master:
         self._reloads = Reloads(reread, self._family, self._succession, board, events)
         self._trouble = Trouble(events)
         self._stacks = StackTaking(self._family.guard, events)
-        self._report = Report(settings, slots, board, self._family.totals, pid=os.getpid(), now=now)
+        self._report = Report(settings, slots, board, self._family.estates.totals, pid=os.getpid(), now=now)
         self._orders = Orders(
             self._family, self._succession, self._reloads, self._stacks, self._report, events,
             capacity=capacity, state=lambda: self._state, begin_drain=self._drain,
         )  # fmt: skip
-        self._check_up = CheckUp(slots, board, self._family.totals, self._report)
+        self._check_up = CheckUp(slots, board, self._family.estates.totals, self._report)
         self._herald = Herald(notifier or Notifier(None), self._vitals, events)
         self._pace = OwnPace(now)
         self._began_at = now
@@ -195,7 +195,6 @@ class Master:
         """End what is late: newborns, a silent keeper, and in a stop everybody by its plan."""
         now = boot_time()
         self._family.judge(now)
-        self._family.guard.carry_on(now)
         self._stacks.carry_on()
         if self._is_aborted and not self._stacks.is_under_way:
             self._abort()
@@ -292,7 +291,7 @@ class Master:
 
     def _close(self) -> int:
         leftovers = end_leftovers(LEFTOVERS_END)
-        unreturned = self._family.notices.unreturned()
+        unreturned = self._family.estates.notices.unreturned()
         if unreturned:
             self._exit_code = self._exit_code or 1
             self._events.emit(

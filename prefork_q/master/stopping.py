@@ -92,7 +92,7 @@ class Stopping:
         keeper = self._slots.keeper.child
         if keeper is None or keeper.stopping:
             return
-        must_return = bool(self._family.notices.unreturned())
+        must_return = bool(self._family.estates.notices.unreturned())
         if not keeper.is_greeted and must_return:
             return
         keeper.stopping = True

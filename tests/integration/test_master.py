@@ -38,7 +38,7 @@ def test_all_processes_are_started_and_shown(tmp_path: Path) -> None:
         assert status["version"] == "1.2.3"
         assert status["state"] == "running"
         assert status["degraded"] == []
-        assert status["redis"] == {"reachable": True, "version": "7.0.15"}
+        assert status["redis"] == {"reachable": True, "version": "7.0.15", "warning": None}
         assert [worker["slot"] for worker in status["workers"]] == [0, 1]
         pids = [worker["pid"] for worker in status["workers"]]
         pids += [status["roles"][role]["pid"] for role in ("template", "keeper", "store")]
