@@ -12,6 +12,7 @@ let isAsking = false;
 let isWanted = false; // somebody wants to see news at once
 let waiting = []; // who waits for that
 let trouble = null; // {kind, since}
+let shownAt = ""; // when all that was asked for came last
 
 function readRoute() {
   const [place, search = ""] = location.hash.slice(1).split("?");
@@ -123,12 +124,14 @@ function judge(errors) {
     trouble = null;
     write(by("state"), "Live");
     write(by("notice"), "");
-    write(by("updated"), `at ${new Date().toLocaleTimeString("en-GB")}`);
+    shownAt = clock(Date.now());
+    write(by("updated"), `at ${shownAt}`);
   } else {
     const isAway = worst instanceof Away;
     const kind = isAway ? "The API is away" : worst.status === 503 ? "Redis is away" : "Refused";
     const isRefused = kind === "Refused";
     write(by("state"), kind);
+    write(by("updated"), shownAt && !isRefused ? `; shown: ${shownAt}` : "");
     if (isRefused) write(by("notice"), `The API refuses to show this: ${worst.message}`);
     // Said once, in its first words: a screen reader would read each change aloud.
     if (trouble?.kind !== kind) {
