@@ -816,7 +816,7 @@ def test_a_wrong_method_is_405_with_what_is_possible(api: Api, method: str, path
 
 @pytest.mark.parametrize(
     "path",
-    ["/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dashboard", "/..", "/%2e%2e", "/metrics/"],
+    ["/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dash", "/..", "/%2e%2e", "/metrics/"],
 )
 def test_an_unknown_path_is_404(api: Api, path: str) -> None:
     reply = api.http("GET", path)
