@@ -60,5 +60,5 @@ class Recycling:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process (proc(5), statm)."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
+    with open("/proc/self/statm", "rb") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
