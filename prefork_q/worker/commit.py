@@ -33,11 +33,14 @@ class Run(NamedTuple):
 
     def settlements(self) -> SettlementGroup:
         """Return what Redis is told of them."""
-        each: list[object] = []
-        for outcome in self.outcomes:
-            each += (outcome.held.id, int(outcome.ran * 1_000), outcome.text)
-        after: int | str = "" if self.delay is None else int(self.delay * 1_000)
-        return VERBS[self.name], self.lot.token, after, each
+        return SettlementGroup(
+            VERBS[self.name],
+            self.lot.token,
+            "" if self.delay is None else int(self.delay * 1_000),
+            [outcome.held.id for outcome in self.outcomes],
+            [int(outcome.ran * 1_000) for outcome in self.outcomes],
+            [outcome.text for outcome in self.outcomes],
+        )
 
 
 def runs(batch: Sequence[Outcome]) -> list[Run]:

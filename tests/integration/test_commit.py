@@ -32,6 +32,23 @@ def test_outcomes_are_carried_out_and_the_room_is_filled(broker: Broker, state: 
     assert (state.total("completed"), state.total("failed"), state.total("released")) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("results", [["1", "2", "3"], ["null"] * 3, ["1", "1", "2"], ["5"]])
+def test_each_task_gets_its_own_result_and_time(broker: Broker, state: State, results: list[str]) -> None:
+    ids = [state.seed("processing", token=7) for _ in results]
+    other = state.seed("processing", token=8)
+    outcomes = [
+        Settlement("complete", id.encode(), 7, 1_000 * (n + 1), result.encode())
+        for n, (id, result) in enumerate(zip(ids, results, strict=True))
+    ]
+
+    broker.commit([*outcomes, Settlement("complete", other.encode(), 8, 9_000, b'"other"')], request())
+
+    found = [state.task(id) for id in (*ids, other)]
+    assert [task["result"] for task in found] == [*results, '"other"']
+    times = [1_000 * (n + 1) for n in range(len(ids))] + [9_000]
+    assert [int(task["finished_at"]) - int(task["started_at"]) for task in found] == times
+
+
 def test_the_same_commit_again_answers_the_same_and_changes_nothing(broker: Broker, state: State) -> None:
     done, failed = (state.seed("processing", token=7) for _ in range(2))
     for _ in range(3):

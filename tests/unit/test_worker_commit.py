@@ -70,11 +70,11 @@ def test_neighbours_of_a_lot_that_ended_alike_are_a_run(stand: Stand) -> None:
 
     assert [outcome for run in found for outcome in run.outcomes] == batch
     assert [run.settlements() for run in found] == [
-        ("complete", 7, "", [b"1", 20, b"null", b"2", 20, b"null"]),
-        ("complete", 8, "", [b"3", 20, b"null"]),
-        ("fail", 8, 1500, [b"4", 20, b"null"]),
-        ("fail", 8, 2000, [b"5", 20, b"null"]),
-        ("complete", 7, "", [b"6", 20, b"null"]),
+        ("complete", 7, "", [b"1", b"2"], [20, 20], [b"null"] * 2),
+        ("complete", 8, "", [b"3"], [20], [b"null"]),
+        ("fail", 8, 1500, [b"4"], [20], [b"null"]),
+        ("fail", 8, 2000, [b"5"], [20], [b"null"]),
+        ("complete", 7, "", [b"6"], [20], [b"null"]),
     ]
 
 
