@@ -6,7 +6,7 @@ Each node runs on an embedded server of its own, and its handlers' module makes 
 import. Every worker runs `tasks` tasks that do not touch it. Then the proportional set sizes are summed:
 PSS shares each page among those that map it, so the sum over all processes is the memory that they really
 take; the embedded server is left out. `base` is a worker of the same node without the graph; `copy` is what
-the graph adds to one process. Exits 1 if the workers' sum with preload on is over 1.5 copies and a base for each.
+the graph adds to one process. Exits 1 if the workers take over 1.5 copies and a base each with preload on.
 """
 
 from __future__ import annotations
