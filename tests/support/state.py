@@ -225,7 +225,7 @@ class State:
         return [id.decode() for id in reversed(ids)]
 
     def ids(self, name: str) -> list[str]:
-        """The ids of a sorted set (processing, delayed, dead, corrupt, cancels) or of `recent`, oldest first."""
+        """The ids of a sorted set (processing, delayed, dead, ...) or of `recent`, old ones first."""
         if name == "recent":
             return [id.decode() for id in reversed(self._redis.lrange(self.keys(name), 0, -1))]
         return [id.decode() for id in self._redis.zrange(self.keys(name), 0, -1)]
