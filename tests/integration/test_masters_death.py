@@ -17,7 +17,7 @@ from tests.support.until import until
 
 pytestmark = pytest.mark.usefixtures("single_threaded")
 
-ROUNDS = 25
+ROUNDS = 15
 WINDOW = 0.02
 """Seconds after the death of a worker; its heir is up after a few milliseconds."""
 
