@@ -1,8 +1,8 @@
 """The verbs on tasks. Each is one atomic script in Redis; all are safe to repeat.
 
 `Broker` waits for its answers and is used by clients, the api and the keeper, from any thread.
-The worker's fetch loop sends the same scripts itself (`worker/fetch.py`) and shares the
-spelling of arguments and answers below: `ClaimRequest`, `Settlement`, `Lease`, `Claimed`.
+The worker's fetch loop sends some of the same scripts itself (`worker/fetch.py`); what both say of
+claims and outcomes stands in `leases.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -19,6 +18,16 @@ from prefork_q.calls import Calls
 from prefork_q.connection import redis
 from prefork_q.errors import IdempotencyConflict, Invalid, Stale
 from prefork_q.keys import Keys
+from prefork_q.leases import (
+    Claimed,
+    ClaimRequest,
+    Limits,
+    Settlement,
+    commit_arguments,
+    grouped,
+    milliseconds,
+    parse_claimed,
+)
 from prefork_q.states import Status
 from prefork_q.task import Submission, Submitted
 
@@ -27,17 +36,8 @@ T = TypeVar("T")
 LAYOUT = "1"
 """The version of the layout in Redis that this version writes; DESIGN.md says how it may change."""
 
-MAX_LOSSES = 10
-"""Expired leases that a started task survives; one more and it is dead, 'lease lost'."""
-
-UNKNOWN_LIMIT = 3_600.0
-"""Seconds that a task of a type that no worker knows is put back before it is dead."""
-
 STATUSES = {status.value.encode(): status for status in Status}
 """By what the scripts call them."""
-
-MAX_CLAIM_BYTES = 1 << 20
-"""Bytes of payloads in one claim; a single task may be larger."""
 
 MAX_SUBMISSION = 1_000
 """Tasks that can be stored together, all or none: a few milliseconds of Redis's time, and well below the
@@ -45,128 +45,6 @@ about 8,000 values that Lua can pass to one command."""
 
 MAX_BATCH = 500
 """Tasks in one call of any other script: whatever is more than that goes in several."""
-
-
-class Lease(NamedTuple):
-    """A claimed task, as the answer of Redis has it: bytes stay bytes until somebody reads them."""
-
-    id: bytes
-    type: bytes
-    queue: bytes
-    body: bytes
-    attempt: int
-    max_attempts: int
-    crashes: int
-    timeout_ms: int
-    wait_ms: int
-    token: int
-
-
-class Alike(NamedTuple):
-    """Claimed tasks that have all this in common; `tasks` are id, body and ms waited, of each in turn."""
-
-    type: bytes
-    queue: bytes
-    attempt: int
-    max_attempts: int
-    crashes: int
-    timeout_ms: int
-    tasks: list[Any]
-
-    def each(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Iterate over the tasks, as id, body and ms waited."""
-        flat = iter(self.tasks)
-        return zip(flat, flat, flat, strict=True)
-
-
-class Settlement(NamedTuple):
-    """What a worker says of a task that it holds; see `lua/parts/settle.lua`.
-
-    `text` is a result or an error as JSON. `delay_ms` is "" for none: then a failed task is
-    dead, and a released one goes back to its queue at once.
-    """
-
-    verb: str
-    id: bytes
-    token: int
-    ran_ms: int = 0
-    text: bytes = b""
-    delay_ms: int | str = ""
-
-
-class SettlementGroup(NamedTuple):
-    """Settlements that have a verb, a token and a delay in common."""
-
-    verb: str
-    token: int
-    delay_ms: int | str
-    ids: Sequence[bytes]
-    ran_ms: Sequence[int]
-    texts: Sequence[bytes]
-
-    def arguments(self) -> list[object]:
-        """Return the arguments for `commit`: few, since each costs both sides a tenth of a µs."""
-        verb, token, delay_ms, ids, ran_ms, texts = self
-        if texts.count(texts[0]) == len(texts):
-            texts = texts[:1]
-        return [verb, token, delay_ms, " ".join(map(str, ran_ms)), len(texts), *texts, len(ids), *ids]
-
-
-class ClaimRequest(NamedTuple):
-    """What a worker has room for; see `lua/parts/take.lua`."""
-
-    worker: str
-    seq: int
-    lease_ms: int
-    room: int
-    limit: int
-    budget_us: int
-    queues: Sequence[str]
-    paces_us: Sequence[tuple[bytes, int]] = ()
-
-    def arguments(self) -> list[object]:
-        flat: list[object] = [
-            self.worker,
-            self.seq,
-            self.lease_ms,
-            self.room,
-            self.limit,
-            self.budget_us,
-            MAX_CLAIM_BYTES,
-            len(self.queues),
-            *self.queues,
-        ]
-        for type_, pace_us in self.paces_us:
-            flat += (type_, pace_us)
-        return flat
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The answer to a claim. `dropped` tells of entries that were unreadable and why.
-
-    `is_again`: the tasks are those that an earlier call with the same seq took. `has_more`: the
-    queues have more that could be claimed.
-    """
-
-    lots: list[Alike]
-    token: int
-    is_gone: bool = False
-    is_again: bool = False
-    has_more: bool = False
-    dropped: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def leases(self) -> list[Lease]:
-        """All tasks, one by one."""
-        return [
-            Lease(
-                id, lot.type, lot.queue, body, lot.attempt, lot.max_attempts, lot.crashes, lot.timeout_ms,
-                wait_ms, self.token,
-            )
-            for lot in self.lots
-            for id, body, wait_ms in lot.each()
-        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +114,6 @@ class Returned(NamedTuple):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What ends tasks. `retention` in seconds."""
-
-    retention: float = 86_400.0
-    max_crashes: int = 3
-    max_losses: int = MAX_LOSSES
-    unknown_limit: float = UNKNOWN_LIMIT
-
-
-def milliseconds(seconds: float) -> int:
-    return round(seconds * 1_000)
-
-
 def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
     """Return the arguments of `submit`: neighbours that differ by id and body alone share the rest."""
     arguments: list[object] = []
@@ -273,40 +137,6 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
         arguments[size_at] += 1  # type: ignore[operator]
         arguments += (id, body) if key is None else (id, body, key, digest or "")
     return arguments
-
-
-def grouped(settlements: Iterable[Settlement]) -> list[SettlementGroup]:
-    """Return neighbours that differ by id, time and text alone as a group."""
-    return [
-        SettlementGroup(*common, *zip(*((one.id, one.ran_ms, one.text) for one in group), strict=True))
-        for common, group in groupby(settlements, lambda one: (one.verb, one.token, one.delay_ms))
-    ]
-
-
-def commit_arguments(
-    groups: Sequence[SettlementGroup], request: ClaimRequest, limits: Limits
-) -> list[object]:
-    """Return the arguments of `commit`."""
-    arguments: list[object] = [
-        milliseconds(limits.retention), milliseconds(limits.unknown_limit), len(groups),
-    ]  # fmt: skip
-    for group in groups:
-        arguments += group.arguments()
-    arguments += request.arguments()
-    return arguments
-
-
-def parse_claimed(answer: list[Any]) -> Claimed:
-    """Return what a claim has answered."""
-    word, token, lots, dropped, left = answer
-    return Claimed(
-        lots=[Alike._make(lot) for lot in lots],
-        token=int(token),
-        is_gone=word == b"gone",
-        is_again=word == b"again",
-        has_more=left == 1,
-        dropped=tuple((name.decode("utf-8", "replace"), reason.decode()) for name, reason in dropped),
-    )
 
 
 class Broker:

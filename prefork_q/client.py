@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from prefork_q.broker import Broker, Limits
+from prefork_q.broker import Broker
 from prefork_q.config import Config, effective_redis_url, load
 from prefork_q.connection import connect
 from prefork_q.errors import Conflict, IdempotencyConflict, NotFound, TaskFailed, Unavailable
@@ -30,6 +30,7 @@ from prefork_q.events import mask_url
 from prefork_q.ids import is_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.option_types import checked_redis_url
 from prefork_q.states import Status
 from prefork_q.submission import NewTask, prepare

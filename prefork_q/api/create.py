@@ -21,13 +21,14 @@ from prefork_q.api.queues import Queues
 from prefork_q.api.submissions import Handlers, Reader
 from prefork_q.api.tasks import Tasks
 from prefork_q.app import load_app
-from prefork_q.broker import Broker, Limits
+from prefork_q.broker import Broker
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import Events, Sink
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.tokens import Tokens
 
 WAITING_ROOM: Final = 24

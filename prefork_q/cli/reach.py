@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from prefork_q.broker import Broker, Limits
+from prefork_q.broker import Broker
 from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.client import Client
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.connection import connect
 from prefork_q.inspector import PAGE_LIMIT, Cursor, Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
 

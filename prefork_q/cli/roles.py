@@ -96,7 +96,7 @@ class Roles:
 
 def worker_settings(config: Config) -> WorkerSettings:
     """Return the worker's part of a configuration."""
-    from prefork_q.broker import Limits
+    from prefork_q.leases import Limits
     from prefork_q.worker.worker import WorkerSettings
 
     return WorkerSettings(

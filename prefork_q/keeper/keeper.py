@@ -14,7 +14,7 @@ import signal
 import socket
 from dataclasses import dataclass
 
-from prefork_q.broker import Broker, Limits
+from prefork_q.broker import Broker
 from prefork_q.connection import Link, connect
 from prefork_q.errors import Unavailable
 from prefork_q.events import Events
@@ -35,6 +35,7 @@ from prefork_q.keeper.renewer import Renewer
 from prefork_q.keeper.sampler import Sampler
 from prefork_q.keeper.vigil import Vigil
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 
 TIMEOUT = 1.5
 """Seconds that a call to Redis may take, and about twice that while it connects."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from prefork_q.broker import SettlementGroup
 from prefork_q.events import Events
 from prefork_q.events import Outcome as Word
 from prefork_q.ipc import stats
 from prefork_q.ipc.slot import WorkerSlot
+from prefork_q.leases import SettlementGroup
 from prefork_q.worker.held import Held, Lot, Outcome, OutcomeName
 
 VERBS: Final = {"succeeded": "complete", "retrying": "fail", "dead": "fail", "released": "release"}

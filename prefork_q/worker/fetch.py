@@ -23,10 +23,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from prefork_q.broker import Claimed, ClaimRequest, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.events import Events
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
+from prefork_q.leases import Claimed, ClaimRequest, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.worker.bell import Bell
 from prefork_q.worker.commit import Ledger, Run, runs
 from prefork_q.worker.held import Held, Outcome

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prefork_q.broker import Alike
 from prefork_q.ipc.slot import WorkerSlot
+from prefork_q.leases import Alike
 from prefork_q.worker.held import Held, Lot, Outcome
 from prefork_q.worker.pace import Paces
 from prefork_q.worker.queues import QueueOrder

@@ -29,7 +29,6 @@ from typing import Final
 from setproctitle import setproctitle
 
 from prefork_q.app import App
-from prefork_q.broker import Limits
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import ChannelClosed
@@ -37,6 +36,7 @@ from prefork_q.ipc.fork import INTERNAL_ERROR
 from prefork_q.ipc.messages import Drain, Dumped, DumpStacks, Failed, Quiet, Ready, Resume, Retiring
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.outage import Outage
 from prefork_q.worker.bell import Bell
 from prefork_q.worker.failure import message_of, type_name

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prefork_q.broker import Broker, ClaimRequest, Settlement
+from prefork_q.broker import Broker
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Settlement
 from prefork_q.task import Submission
 from tests.bench.scripts import running_server
 from tests.support.api import Api

@@ -23,10 +23,10 @@ from typing import Any
 import hiredis
 
 from prefork_q import App
-from prefork_q.broker import ClaimRequest, Limits, commit_arguments, parse_claimed
 from prefork_q.events import Events
 from prefork_q.ids import new_id
 from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.leases import ClaimRequest, Limits, commit_arguments, parse_claimed
 from prefork_q.nonblocking import pack_command
 from prefork_q.scripts import scripts
 from prefork_q.sink import Sink

@@ -16,18 +16,11 @@ from typing import Any
 import orjson
 import redis as library
 
-from prefork_q.broker import (
-    ClaimRequest,
-    Limits,
-    Settlement,
-    commit_arguments,
-    grouped,
-    parse_claimed,
-    submit_arguments,
-)
+from prefork_q.broker import submit_arguments
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Limits, Settlement, commit_arguments, grouped, parse_claimed
 from prefork_q.scripts import scripts
 from prefork_q.task import Submission
 from tests.bench import measures

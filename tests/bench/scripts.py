@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefork_q.broker import Broker, ClaimRequest, HandBack, Renewal, Settlement
+from prefork_q.broker import Broker, HandBack, Renewal
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Settlement
 from prefork_q.task import Submission
 from tests.support.state import LEASE, State, request
 from tests.support.until import until

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from prefork_q.broker import Broker, ClaimRequest, Settlement
+from prefork_q.broker import Broker
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Settlement
 from prefork_q.scripts import scripts
 from prefork_q.states import Status
 from prefork_q.task import Submission

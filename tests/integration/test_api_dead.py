@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from prefork_q.broker import Broker, ClaimRequest, Lease, Limits
+from prefork_q.broker import Broker
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Lease, Limits
 from tests.support.api import Api
 from tests.support.flavours import Flavour
 from tests.support.http import pages, problem

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from prefork_q.broker import MAX_CLAIM_BYTES, Broker, HandBack, Renewal
+from prefork_q.broker import Broker, HandBack, Renewal
 from prefork_q.errors import Unavailable
 from prefork_q.ids import new_id
+from prefork_q.leases import MAX_CLAIM_BYTES
 from prefork_q.states import Status
 from prefork_q.task import Submission
 from tests.support.state import LEASE, State, request

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prefork_q.broker import Broker, ClaimRequest, Lease
+from prefork_q.broker import Broker
 from prefork_q.cli.main import run
 from prefork_q.client import Client
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Lease
 from tests.support.server import Server
 
 UNKNOWN = "01a227ee-635d-7572-9b90-05c41070da02"

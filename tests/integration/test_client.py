@@ -28,11 +28,12 @@ from prefork_q import (
     TooLarge,
     Unavailable,
 )
-from prefork_q.broker import Broker, ClaimRequest, HandBack, Lease
+from prefork_q.broker import Broker, HandBack
 from prefork_q.connection import connect
 from prefork_q.ids import new_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Lease
 from prefork_q.states import Status
 from prefork_q.task import Submission
 from prefork_q.waiting import LOOK_AGAIN

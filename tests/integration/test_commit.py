@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prefork_q.broker import Broker, Settlement
+from prefork_q.broker import Broker
+from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from tests.support.state import LEASE, State, request
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
-from prefork_q.broker import Broker, Settlement
+from prefork_q.broker import Broker
 from prefork_q.errors import Stale
+from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from tests.support.state import State, request
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from prefork_q.broker import Broker, HandBack, Renewal, Settlement
+from prefork_q.broker import Broker, HandBack, Renewal
 from prefork_q.errors import Unavailable
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from prefork_q.task import Submission
 from tests.support.server import Server

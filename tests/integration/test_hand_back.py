@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from prefork_q.broker import Broker, HandBack, Limits, Renewal
+from prefork_q.broker import Broker, HandBack, Renewal
 from prefork_q.errors import Stale
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.states import Status
 from tests.support.server import Server
 from tests.support.state import LEASE, State, request

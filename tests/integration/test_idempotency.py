@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from prefork_q.broker import Broker, Limits
+from prefork_q.broker import Broker
 from prefork_q.connection import connect
 from prefork_q.errors import IdempotencyConflict
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import Limits
 from prefork_q.states import Status
 from prefork_q.task import Submission, Submitted
 from tests.support.server import Server

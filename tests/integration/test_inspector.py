@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from prefork_q.broker import Broker, ClaimRequest, Limits
+from prefork_q.broker import Broker
 from prefork_q.ids import new_id
 from prefork_q.inspector import Counts, Cursor, Inspector, Page
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Limits
 from prefork_q.states import Status
 from prefork_q.task import Submission
 

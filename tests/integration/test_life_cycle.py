@@ -15,9 +15,10 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from prefork_q.broker import Broker, Claimed, ClaimRequest, HandBack, Limits, Renewal, Settlement
+from prefork_q.broker import Broker, HandBack, Renewal
 from prefork_q.errors import IdempotencyConflict
 from prefork_q.keys import Keys
+from prefork_q.leases import Claimed, ClaimRequest, Limits, Settlement
 from prefork_q.states import TRANSITIONS, Status
 from prefork_q.task import Submission, Submitted
 from tests.support.server import Server

@@ -6,8 +6,9 @@ from typing import Any
 
 import redis
 
-from prefork_q.broker import Broker, Settlement
+from prefork_q.broker import Broker
 from prefork_q.ids import new_id
+from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from prefork_q.task import Submission
 from tests.support.state import State, request

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefork_q.broker import Broker, HandBack, Settlement
+from prefork_q.broker import Broker, HandBack
 from prefork_q.ids import new_id
 from prefork_q.keys import Keys
+from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from prefork_q.task import Submission
 from tests.support.server import Server

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from prefork_q.broker import Broker, ClaimRequest, Lease, Limits
+from prefork_q.broker import Broker
 from prefork_q.connection import connect
 from prefork_q.events import Events, Sink
 from prefork_q.ids import new_id
@@ -18,6 +18,7 @@ from prefork_q.inspector import Inspector
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.keys import Keys
+from prefork_q.leases import ClaimRequest, Lease, Limits
 from prefork_q.states import Status
 from prefork_q.task import Submission, TaskRecord
 

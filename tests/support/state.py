@@ -10,9 +10,9 @@ from typing import Any
 
 import redis
 
-from prefork_q.broker import ClaimRequest
 from prefork_q.ids import new_id
 from prefork_q.keys import TABLE, Keys
+from prefork_q.leases import ClaimRequest
 from prefork_q.states import OPEN, Status
 
 LEASE = 30.0

@@ -22,7 +22,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from prefork_q.app import App, load_app
-from prefork_q.broker import Limits
 from prefork_q.events import Events, Sink
 from prefork_q.ipc import stats
 from prefork_q.ipc.birth import Birth
@@ -30,6 +29,7 @@ from prefork_q.ipc.channel import Channel, ChannelClosed
 from prefork_q.ipc.fork import fork
 from prefork_q.ipc.messages import Drain, Go, Hello
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
+from prefork_q.leases import Limits
 from prefork_q.worker.worker import WorkerSettings, run_worker
 from tests.support import handlers
 from tests.support.server import dies_with_its_parent

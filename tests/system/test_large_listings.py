@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from prefork_q.broker import Broker, Settlement
+from prefork_q.broker import Broker
 from prefork_q.ids import new_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.leases import Settlement
 from prefork_q.task import Submission
 from tests.support.ledger import Ledger
 from tests.support.node import PROGRAM, Node

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ipc",),
     ("connection", "nonblocking", "outage", "sentinels"),
     ("calls",),
+    ("leases",),
     ("broker",),
     ("records",),
     ("inspector", "survey", "acl"),

@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from prefork_q.broker import Alike
 from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.leases import Alike
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.holdings import MAX_BYTES, MAX_OUTCOMES, Holdings
 from prefork_q.worker.pace import Paces
