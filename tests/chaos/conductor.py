@@ -21,9 +21,10 @@ from tests.chaos.checker import check
 from tests.chaos.clients import Clients
 from tests.chaos.faults import Faults
 from tests.chaos.plan import DRAIN, Round
+from tests.chaos.servers import Servers
 from tests.chaos.site import Site
 from tests.support.flavours import Flavour
-from tests.support.server import NEVER, ProcessServer
+from tests.support.server import NEVER
 from tests.support.state import State
 from tests.support.until import until
 
@@ -55,21 +56,20 @@ class Conductor:
         self._folder = folder
         self._ledger = folder / "ledger"
         self._keys = Keys("chaos")
-        self._server = ProcessServer(flavour, folder / "server")
-        self._server.start()
+        self._servers = Servers(flavour, folder)
         self._sites = [
             Site(
-                number, self._server.url, folder / f"node-{number}", target=target,
+                number, self._servers.name(), folder / f"node-{number}", target=target,
                 namespace=self._keys.namespace, ledger=self._ledger, workers=workers, threads=1 + number % 3,
             )
             for number in range(nodes)
         ]  # fmt: skip
-        self._faults = Faults(self._server, self._sites)
-        self._clients = Clients([site.node for site in self._sites], self._server.url, self._keys.namespace)
-        self._admin = redis.Redis.from_url(self._server.url, socket_timeout=10, retry=NEVER)
-        self._inspector = Inspector(
-            redis.Redis.from_url(self._server.url, socket_timeout=0.5, retry=NEVER), self._keys
-        )
+        self._faults = Faults(self._servers, self._sites)
+        # Their link is a good one, and leads to the new primary like the nodes'.
+        url = self._servers.name().url
+        self._clients = Clients([site.node for site in self._sites], url, self._keys.namespace)
+        self._redis = redis.Redis.from_url(url, socket_timeout=0.5, retry=NEVER)
+        self._inspector = Inspector(self._redis, self._keys)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._looked_at = 0.0
@@ -103,9 +103,8 @@ class Conductor:
         self._clients.close()
         for site in self._sites:
             site.close()
-        self._admin.close()
-        if self._server.is_running:
-            self._server.kill()
+        self._redis.close()
+        self._servers.close()
 
     # -- a round
 
@@ -143,10 +142,11 @@ class Conductor:
         return not any(site.trouble() for site in self._sites)
 
     def _check(self) -> None:
-        found = check(
-            State(self._admin, self._keys), self._clients, self._faults, self._ledger,
-            [site.node.log_path for site in self._sites],
-        )  # fmt: skip
+        with self._servers.client(socket_timeout=10) as admin:
+            found = check(
+                State(admin, self._keys), self._clients, self._faults, self._ledger,
+                [site.node.log_path for site in self._sites],
+            )  # fmt: skip
         self._result.numbers = found.numbers
         self._result.violations += found.violations + self._clients.failures
         self._result.violations += self._late_exits()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import redis
 
 from tests.chaos.plan import Fault
+from tests.chaos.servers import Servers
 from tests.chaos.site import Site, send
 from tests.support.proxy import TO_CLIENT, TO_SERVER
-from tests.support.server import Server
 
 End = Callable[[], None]
 
@@ -37,10 +37,9 @@ def nothing() -> None:
 class Faults:
     """Does harm, and notes to whom. Used by the conductor's thread."""
 
-    def __init__(self, server: Server, sites: Sequence[Site]) -> None:
-        self._server = server
+    def __init__(self, servers: Servers, sites: Sequence[Site]) -> None:
+        self._servers = servers
         self._sites = sites
-        self._admin = server.client(socket_timeout=2, socket_connect_timeout=2)
         self._server_is = "up"
         self.kills: dict[int, float] = {}
         """When processes were killed, by their ids: the last moment at which they were surely alive."""
@@ -114,7 +113,8 @@ class Faults:
 
     def _flush_scripts(self, site: Site, fault: Fault) -> End | None:
         try:
-            self._admin.script_flush()
+            with self._servers.client() as admin:
+                admin.script_flush()
         except redis.RedisError:
             return None
         return nothing
@@ -123,10 +123,11 @@ class Faults:
         if self._server_is != "up":
             return None
         self._server_is = "down"
-        self._server.kill()
+        self._servers.part()
+        self._servers.current.kill()
 
         def start() -> None:
-            self._server.start()
+            self._servers.current.start()
             self._server_is = "up"
 
         return start
@@ -135,10 +136,11 @@ class Faults:
         if self._server_is != "up":
             return None
         self._server_is = "paused"
-        self._server.pause()
+        self._servers.part()
+        self._servers.current.pause()
 
         def resume() -> None:
-            self._server.resume()
+            self._servers.current.resume()
             self._server_is = "up"
 
         return resume
@@ -147,16 +149,34 @@ class Faults:
         if self._server_is != "up":
             return None
         try:
-            self._admin.config_set("maxmemory", 1)
+            self._limit_memory(1)
         except redis.RedisError:
             return None
 
         def empty() -> None:
             # A restart has emptied it, too; a pause ends first.
             if self._server_is == "up":
-                self._admin.config_set("maxmemory", 0)
+                self._limit_memory(0)
 
         return empty
+
+    def _limit_memory(self, size: int) -> None:
+        with self._servers.client() as admin:
+            admin.config_set("maxmemory", size)
+
+    def _fail_over(self, site: Site, fault: Fault) -> End | None:
+        """In one of three ways: all are led to the new primary and cut off from the old one at once; or
+        connections to the old one stay for a while; or even new ones lead there for a while."""
+        if self._server_is != "up":
+            return None
+        self._servers.hand_over()
+        way = int(3 * fault.pick)
+        if way == 0:
+            self._servers.part()
+            return nothing
+        if way == 1:
+            self._servers.follow()
+        return self._servers.part
 
     # -- links
 
@@ -204,4 +224,4 @@ class Faults:
 
     def make_whole(self) -> None:
         """End what outlasted its fault's end."""
-        self._admin.config_set("maxmemory", 0)
+        self._limit_memory(0)

@@ -19,7 +19,7 @@ FAULTS: Mapping[str, float] = {
     "kill_worker": 6, "stop_worker": 4, "term_worker": 2,
     "kill_keeper": 2, "stop_keeper": 2, "kill_api": 2, "stop_api": 1, "kill_template": 1.5,
     "kill_master": 1.5, "stop_master": 1, "kill_node": 1, "drain_node": 1.5,
-    "flush_scripts": 4, "kill_server": 1.5, "pause_server": 1.5, "fill_server": 2,
+    "flush_scripts": 4, "kill_server": 1.5, "pause_server": 1.5, "fill_server": 2, "fail_over": 1.5,
     "reset_links": 3, "flap_links": 1, "freeze_links": 1.5, "cut_links": 1.5,
     "delay_links": 2, "pause_links": 1,
     "swallow_answers": 2, "swallow_commands": 1,
@@ -29,7 +29,7 @@ FAULTS: Mapping[str, float] = {
 DURATIONS: Mapping[str, tuple[float, float]] = {
     # Some end within a lease and some do not.
     "stop_worker": (0.5, 9), "stop_keeper": (0.5, 7), "stop_api": (0.5, 3), "stop_master": (0.5, 4),
-    "kill_server": (0, 3), "pause_server": (0.3, 7), "fill_server": (0.5, 4),
+    "kill_server": (0, 3), "pause_server": (0.3, 7), "fill_server": (0.5, 4), "fail_over": (0.1, 2),
     "flap_links": (1, 2), "cut_links": (0.3, 7), "delay_links": (1, 5), "pause_links": (0.3, 6),
     "swallow_answers": (0.3, 5), "swallow_commands": (0.3, 5), "kill_node": (0.2, 5),
 }  # fmt: skip

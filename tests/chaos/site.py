@@ -39,7 +39,7 @@ class Site:
     def __init__(
         self,
         number: int,
-        server_url: str,
+        proxy: Proxy,
         folder: Path,
         *,
         target: Path,
@@ -49,7 +49,7 @@ class Site:
         threads: int,
     ) -> None:
         self.number = number
-        self.proxy = Proxy(server_url)
+        self.proxy = proxy
         self.is_link_troubled = False
         self.node = Node(
             self.proxy.url, folder, namespace=namespace, target=f"{target}:app", ledger=ledger,
@@ -126,7 +126,6 @@ class Site:
             leaks.end(leaks.session(session))
         if self.sessions:
             self.node.close()
-        self.proxy.close()
 
 
 def _role(pid: int) -> str:
