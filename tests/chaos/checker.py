@@ -66,8 +66,17 @@ def runs_of(ledger: Path) -> dict[str, list[Run]]:
         end = ends.get((start["id"], start["token"], start["pid"]), {})
         runs[start["id"]].append(
             Run(
-                start["id"], start["type"], start["label"], start["token"], start["attempt"], start["pid"],
-                start["node"], start["at"], end.get("at"), end.get("outcome"), end.get("held"),
+                start["id"],
+                start["type"],
+                start["label"],
+                start["token"],
+                start["attempt"],
+                start["pid"],
+                start["node"],
+                start["at"],
+                end.get("at"),
+                end.get("outcome"),
+                end.get("held"),
             )
         )
     return runs
@@ -84,18 +93,14 @@ def events_of(log: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return events, others
 
 
-def check(
-    state: State, clients: Clients, faults: Faults, ledger: Path, logs: Sequence[Path]
-) -> Findings:
+def check(state: State, clients: Clients, faults: Faults, ledger: Path, logs: Sequence[Path]) -> Findings:
     """Look at everything. To be called when nothing is open any more, and nobody is at work."""
     found = Findings()
     snapshot = state.snapshot()
     tasks = {
         name.removeprefix("task:"): value for name, (value, _) in snapshot.items() if name.startswith("task:")
     }
-    bodies = {
-        id: json.loads(body) for id in tasks if (body := state.body(id)) is not None
-    }
+    bodies = {id: json.loads(body) for id in tasks if (body := state.body(id)) is not None}
     totals = {name: int(n) for name, n in snapshot.get("totals", ({}, False))[0].items()}
     runs = runs_of(ledger)
     events, others = [], []
@@ -113,8 +118,8 @@ def check(
     for id, task in tasks.items():
         if id in labels:
             found.violations += _outcome(id, task, labels[id], runs.get(id, []), clients)
-    for these in runs.values():
-        found.violations += _overlaps(these, faults.kills, faults.stops)
+    for of_one in runs.values():
+        found.violations += _overlaps(of_one, faults.kills, faults.stops)
     found.violations += _cancelled(tasks, runs, clients)
     found.violations += _sums(state, tasks, totals)
     found.violations += _logged(events, others)
@@ -238,9 +243,7 @@ def _cancelled(
                 yield f"{one.id} was cancelled, and ran after that"
 
 
-def _sums(
-    state: State, tasks: Mapping[str, Mapping[str, str]], totals: Mapping[str, int]
-) -> Iterator[str]:
+def _sums(state: State, tasks: Mapping[str, Mapping[str, str]], totals: Mapping[str, int]) -> Iterator[str]:
     try:
         state.assert_sums()
     except AssertionError as error:

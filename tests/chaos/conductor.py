@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -20,7 +21,7 @@ from prefork_q.keys import Keys
 from tests.chaos.checker import check
 from tests.chaos.clients import Clients
 from tests.chaos.faults import Faults
-from tests.chaos.plan import DRAIN, Round
+from tests.chaos.plan import DRAIN, Fault, Round
 from tests.chaos.servers import Servers
 from tests.chaos.site import Site
 from tests.support.flavours import Flavour
@@ -111,16 +112,16 @@ class Conductor:
     def _carry_out(self, planned: Round) -> None:
         began = time.monotonic()
         for submission in planned.submissions:
-            self._at(began + submission.at, lambda submission=submission: self._clients.go(submission))
+            self._at(began + submission.at, partial(self._clients.go, submission))
         for fault in planned.faults:
-            self._at(began + fault.at, lambda fault=fault: self._inject(fault))
+            self._at(began + fault.at, partial(self._inject, fault))
         while time.monotonic() < began + planned.seconds:
             self._turn()
 
-    def _inject(self, fault: object) -> None:
-        end = self._faults.inject(fault)  # type: ignore[arg-type]
+    def _inject(self, fault: Fault) -> None:
+        end = self._faults.inject(fault)
         if end is not None:
-            self._at(time.monotonic() + fault.duration, end)  # type: ignore[attr-defined]
+            self._at(time.monotonic() + fault.duration, end)
 
     def _become_quiet(self) -> None:
         """End all faults and wait until nothing is left to be done."""
@@ -238,5 +239,3 @@ class Conductor:
                 troubles = [f"node {site.number}: {site.trouble() or 'whole'}" for site in self._sites]
                 self._result.violations.append(f"{seconds:g} s passed without {what}: {'; '.join(troubles)}")
                 return False
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,24 @@ def test_nothing_is_lost_or_done_twice_whatever_breaks(perform: Perform, seed: i
     assert result.faults.total() > 5
 
 
+@pytest.mark.parametrize("seed", [0, 1], ids=["first-flavour", "last-flavour"])
+def test_the_server_fails_over_in_every_way_then_dies_and_nothing_is_lost(
+    perform: Perform, seed: int
+) -> None:
+    [work] = rounds(seed, nodes=2, seconds=8, rate=10, faults=["fail_over"], every=1, length=8)
+    faults = [Fault(1.0 + 2 * way, "fail_over", 0, (way + 0.5) / 3, 0.7) for way in range(3)]
+    # What the last primary took over it has on its disk.
+    faults.append(Fault(7.2, "kill_server", 0, 0.0, 0.1))
+
+    result = perform([replace(work, faults=faults)], seed=seed)
+
+    assert result.violations == []
+    assert result.faults == {"fail_over": 3, "kill_server": 1}
+    assert result.numbers["accepted"] > 30
+
+
 def test_without_the_fence_of_tokens_a_breach_is_found(perform: Perform) -> None:
-    tasks = [
-        Submission(0.1 * n, n, "sleep", "sleep", {"label": n, "seconds": 1.0}, -1) for n in range(40)
-    ]
+    tasks = [Submission(0.1 * n, n, "sleep", "sleep", {"label": n, "seconds": 1.0}, -1) for n in range(40)]
     # All workers are stopped for more than a lease while they run something, one of each node at a time.
     stops = [
         Fault(2 + 2 * LEASE * turn, "stop_worker", node, 0.6 * turn, 1.8 * LEASE)
