@@ -39,9 +39,9 @@ LAYOUT = "1"
 STATUSES = {status.value.encode(): status for status in Status}
 """By what the scripts call them."""
 
-MAX_SUBMISSION = 1_000
-"""Tasks that can be stored together, all or none: a few milliseconds of Redis's time, and well below the
-about 8,000 values that Lua can pass to one command."""
+MAX_TOGETHER = 1_000
+"""Tasks in one call where all must go in one: a submission of all or none, and what a dead worker held. A
+few milliseconds of Redis's time, and well below the about 8,000 values that Lua can pass to one command."""
 
 MAX_BATCH = 500
 """Tasks in one call of any other script: whatever is more than that goes in several."""
@@ -157,12 +157,12 @@ class Broker:
         """Store all of these tasks, or none. A task whose id is known is not stored again.
 
         Raises:
-            Invalid: there are more than `MAX_SUBMISSION`.
+            Invalid: there are more than `MAX_TOGETHER`.
             IdempotencyConflict: a key was used before, for another request.
         """
-        if len(submissions) > MAX_SUBMISSION:
+        if len(submissions) > MAX_TOGETHER:
             raise Invalid(
-                f"{len(submissions)} tasks in one call: at most {MAX_SUBMISSION} can be stored together"
+                f"{len(submissions)} tasks in one call: at most {MAX_TOGETHER} can be stored together"
             )
         word, answers = self._calls.script("submit", *submit_arguments(submissions))
         if word == b"conflict":
@@ -289,10 +289,11 @@ class Broker:
     def hand_back(self, worker: str, entries: Sequence[HandBack], *, lease: float) -> list[Returned]:
         """Put back what a dead worker held, and refuse claims in its name from now on.
 
-        Returns what this call has put back: the same call again puts nothing back.
+        Returns what this call has put back: the same call again puts nothing back. A call puts back all of
+        the last claim, what is not named too, so what a worker held is named in one.
         """
         returned: list[Returned] = []
-        for batch in _batches(entries) or [[]]:
+        for batch in _batches(entries, MAX_TOGETHER) or [[]]:
             arguments: list[object] = [
                 worker,
                 milliseconds(lease),
@@ -400,8 +401,8 @@ class Broker:
         return [word.decode() for word in self._calls.script(verb, *arguments)]
 
 
-def _batches(entries: Sequence[T]) -> list[Sequence[T]]:
-    return [entries[start : start + MAX_BATCH] for start in range(0, len(entries), MAX_BATCH)]
+def _batches(entries: Sequence[T], size: int = MAX_BATCH) -> list[Sequence[T]]:
+    return [entries[start : start + size] for start in range(0, len(entries), size)]
 
 
 def _submitted(

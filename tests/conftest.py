@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
+import zlib
 from typing import Any
 
 import pytest
@@ -59,6 +61,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "either_server: what is tested does not depend on the server; each test runs on one of the flavours",
+    )
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a job in the background; what the tests start would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     told = getattr(config, "workerinput", None)
     if told:  # a process of pytest-xdist
         config.stash[FLAVOURS] = tuple(Flavour(**flavour) for flavour in told["flavours"])
@@ -90,8 +99,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "flavour" in metafunc.fixturenames:
-        metafunc.parametrize("flavour", flavours(metafunc.config), indirect=True, ids=_name, scope="session")
+    if "flavour" not in metafunc.fixturenames:
+        return
+    chosen = flavours(metafunc.config)
+    if metafunc.definition.get_closest_marker("either_server"):
+        # The same one each time, and about as many tests on each.
+        chosen = (chosen[zlib.crc32(metafunc.definition.nodeid.encode()) % len(chosen)],)
+    metafunc.parametrize("flavour", chosen, indirect=True, ids=_name, scope="session")
 
 
 def _name(flavour: Flavour) -> str:

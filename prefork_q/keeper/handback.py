@@ -19,8 +19,6 @@ from prefork_q.keeper.agenda import NEVER
 from prefork_q.keeper.postmortem import PostMortem, of_crash, of_time_limit
 from prefork_q.states import Status
 
-BATCH = 500
-
 OUTCOMES: Final[dict[Status, Outcome]] = {
     Status.PENDING: "released",
     Status.DELAYED: "retrying",
@@ -84,12 +82,9 @@ class Returner:
         by_id = {verdict.entry.id: verdict for verdict in verdicts}
         entries = [verdict.entry for verdict in verdicts]
         ended: Counter[tuple[str, int]] = Counter()
-        # The first call also ends the worker's name and finds what its last claim took unseen.
-        for start in range(0, max(len(entries), 1), BATCH):
-            for one in self._broker.hand_back(
-                notice.incarnation, entries[start : start + BATCH], lease=self._lease
-            ):
-                ended.update(self._note(notice, one, by_id.get(one.id, UNSEEN)))
+        # One call, which also ends the worker's name and finds what its last claim took unseen.
+        for one in self._broker.hand_back(notice.incarnation, entries, lease=self._lease):
+            ended.update(self._note(notice, one, by_id.get(one.id, UNSEEN)))
         return tuple(Ended(type, counter, n) for (type, counter), n in ended.items())
 
     def _note(self, notice: DeathNotice, one: Returned, verdict: Verdict) -> list[tuple[str, int]]:

@@ -19,6 +19,8 @@ from tests.support.node import Node, Reply
 from tests.support.server import Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 ID = "01a227f4-944d-7407-9c4f-0afb90b9c9e5"
 """No task has it."""
 SECRETS = {name: f"secret-of-{name}-0123456789" for name in ("submit", "read", "admin", "all")}

@@ -26,6 +26,8 @@ from tests.support.node import Node
 from tests.support.server import Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 DESCRIBED = f"{Path(__file__).parents[1] / 'support' / 'described.py'}:app"
 SECRET = "a-token-for-every-scope"
 SCHEMATHESIS = Path(__file__).parents[1] / "support" / "schemathesis"

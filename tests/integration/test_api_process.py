@@ -24,6 +24,8 @@ from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

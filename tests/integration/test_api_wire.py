@@ -19,6 +19,8 @@ from tests.support.api import Api, statuses_in
 from tests.support.server import Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 PAYLOAD_LIMIT = 262_144
 BODY = b'{"type":"plain","payload":{"value":7}}'
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)

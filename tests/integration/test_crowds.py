@@ -17,6 +17,8 @@ from prefork_q.task import Submission
 from tests.support.server import Server
 from tests.support.state import State, request
 
+pytestmark = pytest.mark.either_server
+
 LEASE = 30.0
 BATCH = 500
 SLOW = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefork_q.broker import MAX_SUBMISSION, Broker
+from prefork_q.broker import MAX_TOGETHER, Broker
 from prefork_q.errors import Invalid
 from prefork_q.ids import new_id
 from prefork_q.states import Status
@@ -146,13 +146,13 @@ def test_what_is_no_list_is_set_aside_and_the_task_is_stored(broker: Broker, sta
 
 
 def test_a_batch_may_be_so_large_and_no_larger(broker: Broker, state: State) -> None:
-    answers = broker.submit([submission(delay=60.0 if n % 2 else None) for n in range(MAX_SUBMISSION)])
+    answers = broker.submit([submission(delay=60.0 if n % 2 else None) for n in range(MAX_TOGETHER)])
 
-    assert len(answers) == MAX_SUBMISSION
-    assert len(state.pending()) == len(state.ids("delayed")) == MAX_SUBMISSION // 2
+    assert len(answers) == MAX_TOGETHER
+    assert len(state.pending()) == len(state.ids("delayed")) == MAX_TOGETHER // 2
     before = state.snapshot()
     with pytest.raises(Invalid, match="at most 1000"):
-        broker.submit([submission() for _ in range(MAX_SUBMISSION + 1)])
+        broker.submit([submission() for _ in range(MAX_TOGETHER + 1)])
     assert state.snapshot() == before
 
 

@@ -12,6 +12,8 @@ from tests.support.proxy import TO_CLIENT, TO_SERVER, Proxy
 from tests.support.server import NEVER, Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:

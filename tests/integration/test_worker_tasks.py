@@ -15,6 +15,8 @@ from tests.support.tasks import Tasks
 from tests.support.until import until
 from tests.support.worker import Worker
 
+pytestmark = pytest.mark.either_server
+
 StartWorker = Callable[..., Worker]
 
 

@@ -14,6 +14,8 @@ from tests.support.node import Node
 from tests.support.server import Server
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 QUICK, LITTER = 12_000, 1_500
 STALL = 5.0
 """Seconds without an end of any task."""

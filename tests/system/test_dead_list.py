@@ -7,10 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.node import Node
 from tests.support.server import Server
 from tests.support.until import until
 from tests.system.test_running import all_ended
+
+pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 

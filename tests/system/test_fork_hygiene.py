@@ -14,6 +14,8 @@ import pytest
 from tests.support.node import Node
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 HANDLERS = """

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.support.node import Node
 from tests.support.server import Server
+
+pytestmark = pytest.mark.either_server
 
 SECONDS = 10.0
 

@@ -9,6 +9,8 @@ import pytest
 from tests.support.kills import kill_workers
 from tests.support.node import Node
 
+pytestmark = pytest.mark.either_server
+
 MIB = 1_048_576
 
 

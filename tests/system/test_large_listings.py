@@ -25,6 +25,8 @@ from tests.support.server import Server
 from tests.support.state import request
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 FOREIGN, PENDING, DEAD = 100_000, 60_000, 10_000

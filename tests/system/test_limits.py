@@ -15,6 +15,8 @@ from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 LIMIT, GRACE = 1.0, 0.5

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+import pytest
 
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
@@ -15,6 +16,8 @@ from tests.support.node import Node
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.until import until
+
+pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
@@ -20,6 +21,8 @@ from prefork_q.client import Client
 from prefork_q.submission import NewTask
 from tests.support.node import Node
 from tests.support.until import until
+
+pytestmark = pytest.mark.either_server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

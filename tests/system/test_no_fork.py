@@ -24,6 +24,8 @@ from tests.support.server import Server, dies_with_its_parent
 from tests.support.state import State
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 SOON = 10.0
 """Seconds for what takes a moment on an idle machine."""
 

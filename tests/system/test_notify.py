@@ -15,6 +15,8 @@ from tests.support.node import Node
 from tests.support.notify import Manager
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 WATCHDOG = 6.0

@@ -12,6 +12,8 @@ import pytest
 from tests.support import poison
 from tests.support.node import Node
 
+pytestmark = pytest.mark.either_server
+
 TARGET = f"{Path(poison.__file__)}:app"
 
 

@@ -7,9 +7,13 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.until import until
+
+pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 

@@ -16,6 +16,8 @@ from tests.support.server import Server
 from tests.support.until import until
 from tests.system.test_running import all_ended
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 TASKS = 1_500

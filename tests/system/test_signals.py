@@ -21,6 +21,8 @@ from tests.support.state import State
 from tests.support.until import until
 from tests.system.test_running import all_ended
 
+pytestmark = pytest.mark.either_server
+
 StartNode = Callable[..., Node]
 
 SLACK = 1.0

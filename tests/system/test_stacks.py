@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.until import until
+
+pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 

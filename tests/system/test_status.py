@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from prefork_q.control.client import ask
 from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.server import Server
 from tests.support.until import until
+
+pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.ledger import Ledger
 from tests.support.node import Node
+
+pytestmark = pytest.mark.either_server
 
 DONE: dict[str, tuple[dict[str, Any], Any]] = {
     "return": ({"value": {"a": [1, None]}}, {"a": [1, None]}),

@@ -10,6 +10,8 @@ from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.until import until
 
+pytestmark = pytest.mark.either_server
+
 
 def test_a_node_runs_a_task_and_stops_with_nothing_left(node: Node, ledger: Ledger) -> None:
     task = node.ended(node.submit("return", {"value": [1, "two"]}))
