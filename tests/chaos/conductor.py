@@ -125,7 +125,8 @@ class Conductor:
 
     def _become_quiet(self) -> None:
         """End all faults and wait until nothing is left to be done."""
-        self._turn_until(lambda: not self._due, 15, "the end of all faults")
+        # A failover takes up to two seconds, in which nothing else begins: after many the plan is late.
+        self._turn_until(lambda: not self._due, QUIET, "the end of all faults")
         self._faults.make_whole()
         if not self._turn_until(lambda: self._clients.is_idle, QUIET, "an answer to every client"):
             return

@@ -50,6 +50,7 @@ class Servers:
     def hand_over(self) -> None:
         """Make a new replica the current server once it has everything. Call `follow` and `part` next.
 
+        Waits for that: a tenth of a second on Redis, two on Valkey, whose replicas look up once a second.
         The old one refuses to write from then on; names still lead to it.
 
         Raises:
