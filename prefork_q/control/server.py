@@ -305,18 +305,23 @@ def _lock(path: str, socket_path: str) -> int:
 
 def _listen(path: str) -> socket.socket:
     """Replace what a dead master left; we hold the lock."""
-    if os.path.lexists(path):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ConfigurationError(f"ctl_socket {path!r} exists and is no socket")
-        os.unlink(path)
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigurationError(f"ctl_socket {path!r} exists and is no socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Under its name only once it listens: whoever sees the socket is not refused.
+    new = os.path.join(os.path.dirname(path), f".{os.getpid()}")
     umask = os.umask(0o117)
     try:
-        listener.bind(path)
+        if os.path.lexists(new):
+            os.unlink(new)
+        listener.bind(new)
         listener.listen(BACKLOG)
         listener.setblocking(False)
+        os.rename(new, path)
     except OSError:
         listener.close()
+        if os.path.lexists(new):
+            os.unlink(new)
         raise
     finally:
         os.umask(umask)
