@@ -56,7 +56,8 @@ def test_lines_of_sixteen_processes_stay_whole(start_embedded: StartNode, tmp_pa
     assert sorted((line["id"], line["attempt"]) for line in lines) == sorted(
         (id, attempt) for id in ids for attempt in (1, 2, 3)
     )
-    assert len({line["pid"] for line in lines}) > 8
+    # Who is quick takes more than others: that several write at a time is enough.
+    assert len({line["pid"] for line in lines}) >= 4
     assert {line["worker"] for line in lines} <= set(range(16))
     assert all(len(line["error_message"]) > 800 for line in lines)
 
