@@ -3,16 +3,12 @@
 Everything that can be wrong is found before the first process is made: the configuration, the state
 folder, the control socket, the API's addresses, the embedded server's program. The code of the
 children is imported by the children: the master has no Redis client, no web framework and no user code.
-What their Redis client needs of the standard library is imported here, once for all of them: memory is shared
-that was filled before the fork.
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401 (see above)
 import os
 import socket
-import ssl  # noqa: F401 (see above)
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

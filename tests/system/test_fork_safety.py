@@ -311,6 +311,9 @@ def test_over_tls_the_master_stays_out_of_it_and_every_birth_gets_ready(
     assert len({pid for _, pid, _ in results}) == 4
     assert "SSL" not in node.log()
     assert links(node.pid) == set()
+    maps = Path(f"/proc/{node.pid}/maps").read_text()
+    assert "libssl" not in maps
+    assert "_ssl." not in maps
 
 
 def test_a_server_that_the_authority_does_not_know_is_refused(start_node: StartNode, tls_url: str) -> None:
