@@ -84,3 +84,29 @@ def test_code_that_is_being_imported_is_not_waited_for(start_embedded: StartNode
 
     assert node.stop(timeout=3) == 0
     assert node.leftovers() == []
+
+
+OWN = """
+from prefork_q import App
+
+app = App()
+
+
+@app.task("add")
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+def test_modules_beside_the_handlers_that_are_named_as_ours_need_them_do_no_harm(
+    start_embedded: StartNode, tmp_path: Path
+) -> None:
+    for name in ("http", "wsgiref", "queue", "hmac"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('taken for the standard library')\n")
+    (tmp_path / "own.py").write_text(OWN)
+
+    node = start_embedded(target=f"{tmp_path / 'own.py'}:app", workers=1)
+
+    assert node.ended(node.submit("add", {"a": 1, "b": 2}))["result"] == 3
+    assert node.http("GET", "/openapi.json").status == 200
+    assert node.metrics()["completed_total"] == 1
