@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -265,21 +265,11 @@ class State:
         """Every key of the namespace but those named: its value, and whether it has a time to live."""
         left_out = {self.keys(name) for name in without}
         pattern = self.keys.root.replace("{", "\\{") + "*"
-        names = {name.decode() for name in self._redis.scan_iter(match=pattern, count=1000)} - left_out
-        ordered = sorted(names)
-        # What expires while this looks is left out.
-        kinds = dict(zip(ordered, self._all("type", ordered), strict=True))
-        ordered = [name for name in ordered if kinds[name] != b"none"]
-        types = [kinds[name] for name in ordered]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for name, type_ in zip(ordered, types, strict=True):
-                READERS[type_](pipe, name)
-            values = pipe.execute()
-        lifetimes = self._all("pttl", ordered)
+        found = sorted(self._redis.eval(SNAPSHOT, 0, pattern))
         return {
-            name.removeprefix(self.keys.root): (_plain(type_, value), lifetime > 0)
-            for name, type_, value, lifetime in zip(ordered, types, values, lifetimes, strict=True)
-            if lifetime != -2
+            name.decode().removeprefix(self.keys.root): (_plain(type_, value), lifetime > 0)
+            for name, type_, value, lifetime in found
+            if name.decode() not in left_out
         }
 
     def assert_sums(self, snapshot: dict[str, Any] | None = None) -> None:
@@ -338,21 +328,23 @@ class State:
         ended = {name: totals.get(name, 0) for name in ("completed", "cancelled", "removed")}
         assert totals.get("submitted", 0) == sum(now.values()) + sum(ended.values()), (totals, now)
 
-    def _all(self, command: str, names: list[str]) -> list[Any]:
-        with self._redis.pipeline(transaction=False) as pipe:
-            for name in names:
-                getattr(pipe, command)(name)
-            answers: list[Any] = pipe.execute()
-        return answers
 
-
-READERS: dict[bytes, Callable[[Any, str], Any]] = {
-    b"string": lambda pipe, key: pipe.get(key),
-    b"hash": lambda pipe, key: pipe.hgetall(key),
-    b"list": lambda pipe, key: pipe.lrange(key, 0, -1),
-    b"zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
-    b"set": lambda pipe, key: pipe.smembers(key),
+SNAPSHOT = """
+local readers = {
+  string = { "GET" }, hash = { "HGETALL" }, list = { "LRANGE", 0, -1 }, set = { "SMEMBERS" },
+  zset = { "ZRANGE", 0, -1, "WITHSCORES" },
 }
+local found = {}
+for _, name in ipairs(redis.call("KEYS", ARGV[1])) do
+  local type_ = redis.call("TYPE", name).ok
+  local reader = readers[type_]
+  local value = redis.call(reader[1], name, unpack(reader, 2))
+  found[#found + 1] = { name, type_, value, redis.call("PTTL", name) }
+end
+return found
+"""
+"""All keys of a pattern at one moment, so that what must always hold can be looked at while nodes work:
+{name, type, value, ms to live}."""
 
 
 def _pieces(body: bytes) -> dict[str, bytes]:
@@ -368,11 +360,11 @@ def _plain(type_: bytes, value: Any) -> Any:
         case b"string":
             return value.decode("utf-8", "replace")
         case b"hash":
-            return _decoded(value)
+            return _decoded(dict(zip(value[::2], value[1::2], strict=True)))
         case b"list":
             return [one.decode() for one in value]
         case b"zset":
-            return {one.decode(): score for one, score in value}
+            return {one.decode(): float(score) for one, score in zip(value[::2], value[1::2], strict=True)}
         case _:
             return {one.decode() for one in value}
 
