@@ -49,9 +49,14 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of it. `runs`, `returned` and `crashed` are the ledger's, `completed`, `dead` and
+    """What came of it. `runs`, `returned` and `crashed` (cut short) are the ledger's, `completed`, `dead` and
     `crashes_in_all` Redis's, the other crashes the master's; `longest_s` is how long at most it took until
-    both workers were ready again."""
+    both workers were ready again.
+
+    The ledger begins with a handler's first line and ends with its last, an attempt a little earlier and a
+    little later. So a crash that the log names by task and process was either `crashed`, or it came `before`
+    the first line or `after` the last one. `unnamed` are runs cut short that the log does not name.
+    """
 
     kills: int
     submitted: int
@@ -65,6 +70,9 @@ class Tally:
     crashes_in_all: int
     restarts: int
     crashed: int
+    before: int
+    after: int
+    unnamed: int
     overlaps: int
     longest_s: float
 
@@ -89,7 +97,9 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
     all_ready(node)
     assert first is not None
     status, numbers, runs = node.status(), node.metrics(), node.ledger.runs()
-    cut_short = [run for run in runs if run.ended_at is None]
+    cut_short = {(run.id, run.pid) for run in runs if run.ended_at is None}
+    ended_runs = {(run.id, run.pid) for run in runs} - cut_short
+    named = [(one["id"], one["pid"]) for one in node.events("handed_back") if one["has_crashed"]]
     return Tally(
         kills=WARM_UP + kills,
         submitted=len(submitted.ids),
@@ -103,6 +113,9 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
         crashes=status["totals"]["crashes"],
         restarts=sum(worker["restarts"] for worker in status["workers"]),
         crashed=len(cut_short),
+        before=sum(one not in cut_short and one not in ended_runs for one in named),
+        after=sum(one in ended_runs for one in named),
+        unnamed=len(cut_short - set(named)),
         overlaps=len(node.ledger.overlaps()),
         longest_s=round(longest, 3),
     )

@@ -30,6 +30,7 @@ def test_after_many_kills_the_master_has_what_it_had_and_the_counters_are_the_le
     # One that was in a handler at four of the deaths is dead itself.
     assert tally.completed == tally.returned == tally.submitted - tally.dead
     assert tally.submitted <= tally.runs <= tally.submitted + tally.kills
-    # What was in a handler when its worker died, by the ledger and by the master.
-    assert tally.crashed <= tally.crashes == tally.crashes_in_all <= tally.kills
+    # What was in a handler when its worker died, by the ledger and by the master, one by one.
+    assert tally.unnamed == 0
+    assert tally.crashed + tally.before + tally.after == tally.crashes == tally.crashes_in_all <= tally.kills
     assert tally.overlaps == 0
