@@ -72,8 +72,8 @@ class Calls:
     def script_in_turn(self, verb: str, arguments: Iterable[Sequence[object]]) -> Iterator[Any]:
         """Run a script once for each of `arguments`, each made ready while Redis is at the one before.
 
-        The client is one of `connect`. What was sent and not answered may have been done; the script has
-        to be known to the server.
+        The client is one of `connect`. What was sent and not answered may have been done. A server that
+        does not know the script refuses the first of them, as `Unavailable`.
         """
         script = scripts()[verb]
         try:

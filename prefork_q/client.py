@@ -33,7 +33,7 @@ from prefork_q.keys import Keys
 from prefork_q.leases import Limits
 from prefork_q.option_types import checked_redis_url
 from prefork_q.states import Status
-from prefork_q.submission import NewTask, prepare
+from prefork_q.submission import NewTask, prepare_all
 from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Submission, Submitted, TaskRecord
 from prefork_q.waiting import TRANSIENT, pauses, wait_until_ended
 
@@ -128,33 +128,34 @@ class Client:
     def submit_many(self, tasks: Iterable[NewTask]) -> list[Task]:
         """Submit tasks, in order. All are checked before the first is sent.
 
-        They are sent in calls of up to 500, each of which stores all of its tasks or none. When a
-        later call fails, the earlier ones are stored: with idempotency keys, submit all again.
-        Without such keys the next call is made while Redis is at the one before.
+        They are sent in calls of up to 500, each of which stores all of its tasks or none. When one
+        fails, the earlier ones are stored: with idempotency keys, submit all again. Without such keys
+        the next call is made while Redis is at the one before, and may be stored although that fails.
 
         Raises:
             Invalid, TooLarge: as for `submit`, nothing was stored.
             IdempotencyConflict: as for `submit`; its `index` is the place in `tasks`.
         """
-        prepared = [prepare(new, payload_limit=self._payload_limit) for new in tasks]
+        prepared = prepare_all(list(tasks), payload_limit=self._payload_limit)
         chunks = deque(_chunks(prepared))
         # With idempotency keys each waits for the one before: after a conflict nothing more is sent.
         is_free = not any(one.idempotency_key for one in prepared)
         broker = self._here().broker
         done: list[Task] = []
         while chunks:
+            if is_free and len(chunks) > 1:
+                # What is not answered goes again, alone and with the patience that that has.
+                with suppress(Unavailable):
+                    for answers in broker.submit_in_turn(tuple(chunks)):
+                        chunks.popleft()
+                        done += [Task(self, answer) for answer in answers]
+                    break
             try:
                 answers = self._repeated(lambda: broker.submit(chunks[0]))
             except IdempotencyConflict as error:
                 raise IdempotencyConflict(error.detail, index=len(done) + error.index) from None
             chunks.popleft()
             done += [Task(self, answer) for answer in answers]
-            if chunks and is_free:
-                # What is not answered goes again, alone and with the patience that that has.
-                with suppress(Unavailable):
-                    for answers in broker.submit_in_turn(tuple(chunks)):
-                        chunks.popleft()
-                        done += [Task(self, answer) for answer in answers]
         return done
 
     def get(self, id: str) -> TaskRecord:

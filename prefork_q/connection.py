@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -79,7 +80,8 @@ class _Client(redis.Redis):
 
     def __init__(self, *, connection_pool: redis.ConnectionPool) -> None:
         super().__init__(connection_pool=connection_pool)
-        self._idle: deque[Any] = deque()
+        self._idle: deque[tuple[Any, float]] = deque()
+        """With the monotonic time at which each was used last."""
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
         """Carry out one command; raises the library's errors."""
@@ -103,7 +105,7 @@ class _Client(redis.Redis):
             connection.disconnect()
             raise
         finally:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
 
     def _begin_anew(self, connection: Any) -> None:
         """Drop this connection and those that wait. To a primary that is none any more, say: by now the
@@ -112,7 +114,8 @@ class _Client(redis.Redis):
         with suppress(IndexError):
             while True:
                 idle.append(self._idle.pop())
-        for one in (connection, *idle):
+        connection.disconnect()
+        for one, _ in idle:
             one.disconnect()
         self._idle.extend(idle)
 
@@ -139,22 +142,28 @@ class _Client(redis.Redis):
         finally:
             if under_way:
                 connection.disconnect()
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
 
     def _take(self) -> Any:
         try:
-            connection = self._idle.pop()
+            connection, used_at = self._idle.pop()
         except IndexError:
             return self.connection_pool.get_connection()
         if connection.pid != os.getpid():
             # It came over a fork, and is the parent's.
             self._idle.clear()
             return self.connection_pool.get_connection()
+        if time.monotonic() - used_at < FRESH:
+            return connection
         if connection.is_connected and _is_readable(connection._get_socket()):
             # Nothing was asked: it was closed, or it is out of step.
             connection.disconnect()
         return connection
 
+
+FRESH = 0.01
+"""Seconds after its last answer in which a connection is used again unseen: a look costs as much as the rest
+of a call's way through the client."""
 
 _SCRIPTS = frozenset({b"EVALSHA", b"EVAL"})
 # Typed by the package for less than it takes.

@@ -53,7 +53,7 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     if text.startswith("\ufeff"):
         raise Invalid("a byte order mark stands before the JSON text: leave it out")
     # Before parsing: the parser recurses.
-    if _depth(body) > max_depth:
+    if _is_text_deeper(body, max_depth):
         raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
     flaws: list[_Flaw] = []
     try:
@@ -79,8 +79,9 @@ def encode(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
         body = orjson.dumps(value, default=_richer)
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(value, error, max_depth) from None
-    # The encoder is lenient on depth, and writes a NaN as null: only then look at every value.
-    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+    # The encoder is lenient on depth, a level of which takes two bytes, and writes a NaN as null: only then
+    # look at every value.
+    if len(body) > 2 * max_depth and _is_text_deeper(body, max_depth):
         raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
     if b"null" in body:
         _refuse_flaws(_plain(value))
@@ -93,11 +94,11 @@ def escape_pointer(part: object) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _depth(body: bytes) -> int:
-    if body.count(b"[") + body.count(b"{") <= 1:
-        return 1
+def _is_text_deeper(body: bytes, max_depth: int) -> bool:
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return False
     brackets = STRING.sub(b"", body).translate(None, NOT_BRACKETS)
-    return max(accumulate(map(STEP.__getitem__, brackets)), default=0)
+    return max(accumulate(map(STEP.__getitem__, brackets)), default=0) > max_depth
 
 
 def _decoder(flaws: list[_Flaw]) -> json.JSONDecoder:

@@ -37,9 +37,22 @@ def test_more_ids_than_a_millisecond_counts_borrow_from_the_next(monkeypatch: py
     make = IdFactory()
 
     ids = [make() for _ in range(10_000)]
+    ids += [*make.many(10_000), make(), *make.many(1), *make.many(0), make()]
 
     assert ids == sorted(set(ids))
-    assert len(ids) == 10_000
+    assert len(ids) == 20_003
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 4_095, 4_096, 4_097, 20_000])
+def test_many_ids_at_once_are_as_good_as_single_ones(n: int) -> None:
+    make = IdFactory()
+
+    ids = [make(), *make.many(n), make()]
+
+    assert ids == sorted(set(ids))
+    assert len(ids) == n + 2
+    assert all(is_id(id) for id in ids)
+    assert all(uuid.UUID(id).variant == uuid.RFC_4122 for id in ids[:100])
 
 
 def test_a_clock_that_was_set_back_does_not_set_ids_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +66,7 @@ def test_a_clock_that_was_set_back_does_not_set_ids_back(monkeypatch: pytest.Mon
 
 def test_threads_never_get_the_same_id() -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: [new_id() for _ in range(2_000)], range(8)))
+        made = list(pool.map(lambda _: [*(new_id() for _ in range(1_000)), *new_id.many(1_000)], range(8)))
 
     assert len({id for ids in made for id in ids}) == 16_000
 

@@ -3,12 +3,14 @@
 
 local function is_paused(queue) return redis.pcall("SISMEMBER", PAUSED, queue) == 1 end
 
+local function has_no_token(queue) return redis.pcall("LLEN", WAKE .. queue) == 0 end
+
 local function wake(queue)
-  if redis.pcall("LLEN", WAKE .. queue) == 0 then redis.call("LPUSH", WAKE .. queue, "1") end
+  if has_no_token(queue) then redis.call("LPUSH", WAKE .. queue, "1") end
 end
 
 local function wake_unless_paused(queue)
-  if not is_paused(queue) then wake(queue) end
+  if has_no_token(queue) and not is_paused(queue) then redis.call("LPUSH", WAKE .. queue, "1") end
 end
 
 -- What is no list counts as tasks too: whoever claims next sets it aside.
