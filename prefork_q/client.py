@@ -33,7 +33,7 @@ from prefork_q.keys import Keys
 from prefork_q.leases import Limits
 from prefork_q.option_types import checked_redis_url
 from prefork_q.states import Status
-from prefork_q.submission import NewTask, prepare_all
+from prefork_q.submission import NewTask, prepare, prepare_all
 from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Submission, Submitted, TaskRecord
 from prefork_q.waiting import TRANSIENT, pauses, wait_until_ended
 
@@ -123,7 +123,8 @@ class Client:
             timeout,
             idempotency_key,
         )
-        return self.submit_many([new])[0]
+        submission = prepare(new, payload_limit=self._payload_limit)
+        return Task(self, self._repeated(lambda: self._here().broker.submit([submission]))[0])
 
     def submit_many(self, tasks: Iterable[NewTask]) -> list[Task]:
         """Submit tasks, in order. All are checked before the first is sent.
@@ -136,7 +137,7 @@ class Client:
             Invalid, TooLarge: as for `submit`, nothing was stored.
             IdempotencyConflict: as for `submit`; its `index` is the place in `tasks`.
         """
-        prepared = prepare_all(list(tasks), payload_limit=self._payload_limit)
+        prepared = prepare_all(tasks, payload_limit=self._payload_limit)
         chunks = deque(_chunks(prepared))
         # With idempotency keys each waits for the one before: after a conflict nothing more is sent.
         is_free = not any(one.idempotency_key for one in prepared)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -44,10 +45,15 @@ class NewTask:
     idempotency_key: str | None = None
 
 
-def prepare_all(news: Sequence[NewTask], *, payload_limit: int) -> list[Submission]:
+def prepare_all(news: Iterable[NewTask], *, payload_limit: int) -> list[Submission]:
     """Return the submissions of new tasks, in order; raises what `prepare` does, for the first wrong one."""
-    ids = new_id.many(len(news))
-    return [prepare(new, id, payload_limit=payload_limit) for new, id in zip(news, ids, strict=True)]
+    prepared: list[Submission] = []
+    left = iter(news)
+    # A few at a time: what a generator makes is let go before Python's collector walks through it.
+    while some := list(islice(left, 250)):
+        ids = new_id.many(len(some))
+        prepared += [prepare(new, id, payload_limit=payload_limit) for new, id in zip(some, ids, strict=True)]
+    return prepared
 
 
 def prepare(new: NewTask, id: str | None = None, *, payload_limit: int) -> Submission:

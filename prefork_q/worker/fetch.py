@@ -251,7 +251,6 @@ class FetchLoop:
             self._commands.begin_anew()
             self.look_again()
         self._commands.tick(now)
-        self._look_after_threads(now)
         if self._may_claim:
             self._give_back_late(now)
         else:
@@ -265,6 +264,7 @@ class FetchLoop:
             # While Redis has the next call to work on.
             self._ledger.book(*self._unbooked, now)
             self._unbooked = None
+        self._look_after_threads(now)
 
     def _watch(self) -> None:
         commands, wakes = self._commands, self._wakes

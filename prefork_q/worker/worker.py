@@ -216,7 +216,7 @@ class Worker:
     def _turn_until_told(self) -> None:
         is_ready = False
         # An order that came while the hooks ran is heard before the first claim.
-        self._look_after_life((self._channel.fileno(),))
+        self._look_after_orders((self._channel.fileno(),))
         self._loop.work(())
         while not self._may_end():
             self._turn(math.inf if self._deadline is None else self._deadline - self._end_time)
@@ -227,8 +227,12 @@ class Worker:
     def _turn(self, until: float) -> None:
         ready = self._loop.sleep(until)
         # Before the loop looks at answers: what came with an order to stop must not be started.
-        self._look_after_life(ready)
+        self._look_after_orders(ready)
         self._loop.work(ready)
+        # Only now: what a wake-up announces waits for no look at descriptors.
+        if self._deadline is None and self._has_had_its_day():
+            # What was not started goes back at once.
+            self._loop.work(())
         self._show_title()
 
     def _may_end(self) -> bool:
@@ -260,19 +264,24 @@ class Worker:
 
     # -- orders
 
-    def _look_after_life(self, ready: Container[int]) -> None:
+    def _look_after_orders(self, ready: Container[int]) -> None:
         if not self._is_orphan and self._channel.fileno() in ready:
             self._read_channel()
-        if self._deadline is not None:
-            return
-        if self._is_terminated:
+        if self._is_terminated and self._deadline is None:
             self._drain(self._settings.drain_timeout)
-        elif self._loop.is_gone:
+
+    def _has_had_its_day(self) -> bool:
+        """Begin to drain if there is a reason of its own for that; return whether there is."""
+        if self._loop.is_gone:
             cause = "it was held for dead, its tasks were handed back"
             self._events.emit("disowned", level="error", cause=cause)
             self._drain(0.0)
-        elif reason := self._reason_to_retire():
-            self._retire(reason)
+            return True
+        reason = self._reason_to_retire()
+        if reason is None:
+            return False
+        self._retire(reason)
+        return True
 
     def _read_channel(self) -> None:
         try:
