@@ -98,6 +98,7 @@ class Master:
         self._check_up = CheckUp(slots, board, self._family.estates.totals, self._report)
         self._herald = Herald(notifier or Notifier(None), self._vitals, events)
         self._pace = OwnPace(now)
+        self._turned_at = now
         self._began_at = now
         self._stopping: Stopping | None = None
         self._was_complete = False
@@ -130,7 +131,7 @@ class Master:
     def wait(self, until: float) -> None:
         """Sleep until something comes in, or a deadline."""
         self._wires.wait(until - boot_time())
-        now = boot_time()
+        now = self._turned_at = boot_time()
         stood_still = self._pace.turned(now)
         self._has_stood_still = bool(stood_still)
         if stood_still:
@@ -193,7 +194,8 @@ class Master:
 
     def enforce_deadlines(self) -> None:
         """End what is late: newborns, a silent keeper, and in a stop everybody by its plan."""
-        now = boot_time()
+        # By the clock of the turn's beginning: that the node has stood still since then shows in the next.
+        now = self._turned_at
         self._family.judge(now)
         self._stacks.carry_on()
         if self._is_aborted and not self._stacks.is_under_way:
@@ -219,7 +221,7 @@ class Master:
     def tell_manager(self) -> None:
         """Tell systemd, if it listens, what the node does; a sign of life among it."""
         phase = Phase(self._state, self._reloads.number, self._reloads.is_running)
-        self._herald.turn(phase, boot_time())
+        self._herald.turn(phase, self._turned_at)
 
     # -- what is told of it ---------------------------------------------------------------------------
 

@@ -191,13 +191,18 @@ def test_a_silent_keeper_is_replaced(tmp_path: Path) -> None:
         home.until_running()
 
 
-def test_a_node_that_was_stopped_and_continued_holds_it_against_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["asleep", "in a turn"])
+def test_a_node_that_was_stopped_and_continued_holds_it_against_nobody(tmp_path: Path, when: str) -> None:
     with household(tmp_path, replace(SETTINGS, keeper_silence=1.0)) as home:
         home.until_running()
         family = psutil.Process(home.pid).children(recursive=True)
         before = {process.pid for process in family}
 
-        os.kill(home.pid, signal.SIGSTOP)
+        if when == "asleep":
+            os.kill(home.pid, signal.SIGSTOP)
+        else:
+            home.switches.set("master_stops_in_a_turn")
+        until(lambda: psutil.Process(home.pid).status() == psutil.STATUS_STOPPED, what="the stop")
         for process in family:
             process.suspend()
         time.sleep(4.0)

@@ -108,7 +108,7 @@ class Household:
             fresh = replace(settings, workers=3) if is_changed else settings
             return Reading(fresh, entrypoints, is_changed=is_changed)
 
-        return Master(settings, entrypoints, events, control=control, reread=reread).run()
+        return Stoppable(self.switches, settings, entrypoints, events, control=control, reread=reread).run()
 
     # -- looking
 
@@ -203,6 +203,20 @@ def household(
         if sys.exc_info()[0] is not None:
             sys.stdout.write(home.log.read_text() if home.log.exists() else "no log\n")
             sys.stdout.write(home.stderr())
+
+
+class Stoppable(Master):
+    """Stops itself in the middle of a turn, once it is told to."""
+
+    def __init__(self, switches: Switches, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._switches = switches
+
+    def answer_control(self) -> None:
+        super().answer_control()
+        if self._switches.is_set("master_stops_in_a_turn"):
+            self._switches.drop("master_stops_in_a_turn")
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Children:
