@@ -376,12 +376,17 @@ def strike(ctx: TaskContext, seconds: float = 0.3, error: str = "SystemExit", it
     strikes, until = 0, time.monotonic() + seconds
     own = threading.get_ident()
     set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    kind = ctypes.py_object(KINDS[error])
     with noted(ctx):
         while time.monotonic() < until:
             for thread in threading.enumerate():
                 if thread.name.startswith("processor-") and (thread.ident == own) is itself:
-                    set_exception(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KINDS[error]))
-                    strikes += 1
+                    ident = ctypes.c_ulong(thread.ident or 0)
+                    # In the same breath: an ident is used again, and who starts a thread waits without end for
+                    # one that is struck before it has begun.
+                    if thread.is_alive():
+                        set_exception(ident, kind)
+                        strikes += 1
         return strikes
 
 
