@@ -382,8 +382,8 @@ def strike(ctx: TaskContext, seconds: float = 0.3, error: str = "SystemExit", it
             for thread in threading.enumerate():
                 if thread.name.startswith("processor-") and (thread.ident == own) is itself:
                     ident = ctypes.c_ulong(thread.ident or 0)
-                    # In the same breath: an ident is used again, and who starts a thread waits without end for
-                    # one that is struck before it has begun.
+                    # In the same breath: an ident is used again, and who starts a thread waits without end
+                    # for one that is struck before it has begun.
                     if thread.is_alive():
                         set_exception(ident, kind)
                         strikes += 1
