@@ -381,11 +381,11 @@ def strike(ctx: TaskContext, seconds: float = 0.3, error: str = "SystemExit", it
         while time.monotonic() < until:
             for thread in threading.enumerate():
                 if thread.name.startswith("processor-") and (thread.ident == own) is itself:
-                    ident = ctypes.c_ulong(thread.ident or 0)
-                    # In the same breath: an ident is used again, and who starts a thread waits without end
-                    # for one that is struck before it has begun.
-                    if thread.is_alive():
-                        set_exception(ident, kind)
+                    ident = thread.ident or 0
+                    # An ident is used again, and who starts a thread waits without end for one that is struck
+                    # before it has begun. Not is_alive(), which must not be struck itself.
+                    if threading._active.get(ident) is thread:  # type: ignore[attr-defined]
+                        set_exception(ctypes.c_ulong(ident), kind)
                         strikes += 1
         return strikes
 
