@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +78,20 @@ class Site:
             now = time.time()
             self.exits.append(Exit(now, code, self.told_to_stop))
             self.restart_at = now + RESTART_DELAY
-        if self.is_wanted and time.time() >= self.restart_at:
+        if self.is_wanted and time.time() >= self.restart_at and self._is_port_free():
             self.restart_at = 0.0
             self.start()
+
+    def _is_port_free(self) -> bool:
+        """An api that is stopped holds the port of a master that is gone until it goes on; a new master would
+        end with that as its reason, and whoever supervises it would try again."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.node.port))
+            except OSError:
+                return False
+        return True
 
     @property
     def is_up(self) -> bool:
