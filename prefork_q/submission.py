@@ -26,7 +26,7 @@ IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 MIN_TIMEOUT: Final = 0.001
 
 
-# Not frozen: that would make it three times as dear to create, a fifth of all that a task in a bulk costs.
+# Not frozen: that would make it twice as dear to create, and in a bulk that counts.
 @dataclass(slots=True)
 class NewTask:
     """A task to submit. The payload's values may be of any type that `strict_json.encode` writes.
