@@ -162,8 +162,8 @@ class _Client(redis.Redis):
 
 
 FRESH = 0.01
-"""Seconds after its last use in which a connection is used again without a look at it, which is a system call.
-One that was closed in that time fails the call, and whoever may repeat that gets another."""
+"""Seconds after its last use in which a connection is used again without a look at it, which is a system
+call. One that was closed in that time fails the call, and whoever may repeat that gets another."""
 
 _SCRIPTS = frozenset({b"EVALSHA", b"EVAL"})
 # Typed by the package for less than it takes.
