@@ -7,7 +7,8 @@ from prefork_q.events import Events
 from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import RoleSlot
 
-BATCH = 500
+BATCH = 250
+"""Tasks in a call: to find and free one that nobody looked at for months costs more than others' scripts."""
 INTERVAL = 60.0
 """Seconds between two looks when nothing is over the limits."""
 

@@ -62,6 +62,11 @@ each_group(function(group, first, last, step)
   local is_later = due and due > now_ms
   local status = is_later and "delayed" or "pending"
   local list = list_of(queue)
+  local common = { "type", type_, "max_attempts", max_attempts, "created_at", now, "queue", queue }
+  if due then common[9], common[10] = "run_at", text(due) end
+  if timeout_ms ~= "" then common[#common + 1], common[#common + 2] = "timeout_ms", timeout_ms end
+  -- Claim takes a task without attempts for one that is pending since it was submitted.
+  if is_later then common[#common + 1], common[#common + 2] = "attempts", "0" end
 
   for at = first, last, step do
     local id, idem = ARGV[at], step == 4 and ARGV[at + 2]
@@ -72,18 +77,13 @@ each_group(function(group, first, last, step)
       answers[#answers + 1] = { fields[1] or "pending", known }
     else
       -- The first write: a full server refuses it, and nothing is stored.
-      store_with_body(id, task, ARGV[at + 1], status, "type", type_, "max_attempts", max_attempts,
-        "created_at", now, "queue", queue)
-      if due then redis.call("HSET", task, "run_at", text(due)) end
-      if timeout_ms ~= "" then redis.call("HSET", task, "timeout_ms", timeout_ms) end
+      store_with_body(id, task, ARGV[at + 1], status, unpack(common))
       if idem then
         redis.call("HSET", task, "idem", idem, "extra", 1)
         redis.call("SET", IDEM .. idem, id .. " " .. ARGV[at + 3])
       end
       list.new = list.new + 1
       if is_later then
-        -- Claim takes a task without attempts for one that is pending since it was submitted.
-        redis.call("HSET", task, "attempts", 0)
         dues[#dues + 1], dues[#dues + 2] = due, id
       else
         list[#list + 1] = id

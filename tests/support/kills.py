@@ -53,6 +53,9 @@ class Tally:
     `crashes_in_all` Redis's, the other crashes the master's; `longest_s` is how long at most it took until
     both workers were ready again.
 
+    A task can return and be dead: killed between its last line and its commit, and in its other runs too.
+    `returned` is without those.
+
     The ledger begins with a handler's first line and ends with its last, an attempt a little earlier and a
     little later. So a crash that the log names by task and process was either `crashed`, or it came `before`
     the first line or `after` the last one. `unnamed` are runs cut short that the log does not name.
@@ -97,6 +100,7 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
     all_ready(node)
     assert first is not None
     status, numbers, runs = node.status(), node.metrics(), node.ledger.runs()
+    dead = {task["id"] for task in node.http("GET", "/dead?limit=100").json["tasks"]}
     cut_short = {(run.id, run.pid) for run in runs if run.ended_at is None}
     ended_runs = {(run.id, run.pid) for run in runs} - cut_short
     named = [(one["id"], one["pid"]) for one in node.events("handed_back") if one["has_crashed"]]
@@ -106,9 +110,9 @@ def kill_workers(node: Node, kills: int, *, rate: float = 60.0, seed: int = 1) -
         first=first,
         last=Footprint.of(node.pid),
         runs=len(runs),
-        returned=len({run.id for run in runs if run.outcome == "returned"}),
+        returned=len({run.id for run in runs if run.outcome == "returned"} - dead),
         completed=numbers["completed_total"],
-        dead=numbers["dead"],
+        dead=len(dead),
         crashes_in_all=numbers["crashes_total"],
         crashes=status["totals"]["crashes"],
         restarts=sum(worker["restarts"] for worker in status["workers"]),
