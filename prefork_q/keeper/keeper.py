@@ -1,4 +1,4 @@
-"""The keeper's process: one thread, one loop over the master's channel, the bell and the clock.
+"""The keeper's process: one loop over the master's channel, the bell and the clock.
 
 - It does the chores of its agenda; the master learns whether Redis answers.
 - Each turn takes at most one call of each chore, and a call at most TIMEOUT, so the beat that the
@@ -78,7 +78,7 @@ def run_keeper(birth: Birth, settings: KeeperSettings, events: Events) -> int:
 
 
 class Keeper:
-    """The loop. Runs in the keeper's process, in its only thread."""
+    """The loop. Runs in the keeper's process, in its main thread."""
 
     def __init__(
         self,

@@ -135,7 +135,8 @@ class Run:
         )
 
     def cpu(self) -> None:
-        n = 40 if self.options.quick else 200
+        # Of few, the last one that runs alone at the end would be a part of the figure.
+        n = 40 if self.options.quick else 500
         self.rounds(
             "cpu",
             [*self.one_a_library(is_node=False), *self.names(lambda one: one.name == FOUR_THREADS)],
@@ -160,7 +161,7 @@ class Run:
                 workers=4 if quick else 8,
                 tasks=50 if quick else 1_000 if name == PROJECT else 100,
             ),
-            1,
+            self.options.rounds,
         )
 
     def idle(self) -> None:
@@ -168,7 +169,7 @@ class Run:
             "idle",
             self.one_a_library(is_node=False),
             lambda name: measures.idle(self.stand, self.by_name(name), 4 if self.options.quick else 15),
-            1,
+            self.options.rounds,
         )
 
     def backlog(self) -> None:
