@@ -60,7 +60,7 @@ def test_a_buffered_task_is_not_started_on_a_lease_that_has_run_out(
     with tasks.together():
         running = tasks.submit_one("sleep", {"seconds": 0.3})
         buffered = tasks.submit("sleep", {"seconds": 0.001}, n=3)
-    until(lambda: len(worker.holds()) == 4)
+    until(lambda: len(worker.holds()) == 4 and ledger.times_run()[running] == 1)
 
     worker.send_signal(signal.SIGSTOP)
     reap(tasks, state, running, *buffered)
