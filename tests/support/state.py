@@ -267,7 +267,7 @@ class State:
         pattern = self.keys.root.replace("{", "\\{") + "*"
         found = sorted(self._redis.eval(SNAPSHOT, 0, pattern))
         return {
-            name.decode().removeprefix(self.keys.root): (_plain(type_, value), lifetime > 0)
+            name.decode().removeprefix(self.keys.root): (_plain(type_, value), lifetime >= 0)
             for name, type_, value, lifetime in found
             if name.decode() not in left_out
         }
@@ -344,7 +344,7 @@ end
 return found
 """
 """All keys of a pattern at one moment, so that what must always hold can be looked at while nodes work:
-{name, type, value, ms to live}."""
+{name, type, value, ms to live}. That is 0 for what expires in this millisecond, -1 for what never does."""
 
 
 def _pieces(body: bytes) -> dict[str, bytes]:
