@@ -30,6 +30,25 @@ from prefork_q.worker.result import encode_result
 UNKNOWN_DELAY: Final = 5.0
 """Seconds after which a task of a type that is unknown here is offered again, plus jitter."""
 NO_ROUTE_RETRY: Final = Retry()
+BIRTH_TIME: Final = 1.0
+"""Seconds that the main thread waits for a new thread to begin."""
+
+
+class _Begun(threading.Event):
+    """Waited for at most BIRTH_TIME, unless somebody says otherwise."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(BIRTH_TIME if timeout is None else timeout)
+
+
+class ProcessorThread(threading.Thread):
+    """`start` waits until the thread has begun; for one that is ended from outside before that, by an
+    exception that was meant for a thread whose identity it got, it would wait for ever.
+    """
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        super().__init__(target=run, name=name, daemon=True)
+        self._started = _Begun()
 
 
 class Processor:
@@ -72,11 +91,15 @@ class Processor:
         self.soft_limit = 0.0
         """Boot time at which the running attempt is to be interrupted, 0 for never."""
         self._timed: Held | None = None
-        self.thread = threading.Thread(target=self._run, name=f"processor-{number}", daemon=True)
+        self.thread = ProcessorThread(self._run, f"processor-{number}")
+        self._was_started = False
+        # For its thread, to begin, or for who buries it because it has not begun in time.
+        self._ticket = [None]
 
     # -- called by the main thread
 
     def start(self) -> None:
+        self._was_started = True
         self.thread.start()
         self._slot.thread_started(self.number, self.thread.ident or 0)
 
@@ -87,11 +110,12 @@ class Processor:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its thread was started and has ended."""
-        return self.thread.ident is not None and not self.thread.is_alive()
+        """Whether its thread was started, and has ended or not begun."""
+        return self._was_started and not self.thread.is_alive()
 
     def bury(self) -> Outcome | None:
         """Clear up after the end of its thread; return what became of the task in its hands."""
+        self._ticket.clear()
         self._slot.idle(self.number)
         held = self.current
         if held is None:
@@ -123,6 +147,10 @@ class Processor:
     # -- the thread
 
     def _run(self) -> None:
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return
         hand, takes = self._hand, self._takes
         while True:
             try:

@@ -20,7 +20,7 @@ from prefork_q.ipc.slot import IDLE, WorkerSlot
 from prefork_q.retry import MAX_DELAY, Retry
 from prefork_q.worker.held import Held, Lot, Outcome
 from prefork_q.worker.pool import Pool
-from prefork_q.worker.processor import Processor
+from prefork_q.worker.processor import Processor, ProcessorThread
 from prefork_q.worker.routes import Route
 from tests.support.until import until
 
@@ -404,3 +404,41 @@ def test_what_a_dead_thread_had_taken_and_not_started_is_released() -> None:
 
     assert (lost.held, lost.name) == (held, "released")
     assert stand.run(lambda: 1).name == "succeeded"
+
+
+class Stillborn(ProcessorThread):
+    """One that is ended from outside before it has begun."""
+
+    def _bootstrap(self) -> None:
+        return
+
+
+class FirstStillborn(Processor):
+    """The first one's thread never begins."""
+
+    def start(self) -> None:
+        if self.number == 0 and not self._slot.thread_of(1):
+            self.thread = Stillborn(self._run, "processor-0")
+        super().start()
+
+
+def test_a_thread_that_never_begins_holds_up_nobody_and_is_replaced() -> None:
+    stand = Stand(threads=2, kind=FirstStillborn)
+
+    assert [processor.is_dead for processor in stand.pool.processors] == [True, False]
+    assert stand.pool.replace_dead() == []
+    assert [processor.is_dead for processor in stand.pool.processors] == [False, False]
+    assert (stand.made, stand.run(lambda: 1).name) == (3, "succeeded")
+
+
+def test_a_thread_that_begins_after_it_was_given_up_takes_nothing() -> None:
+    stand = Stand()
+    late = Processor(
+        0, inbox=SimpleQueue(), deliver=stand.outcomes.append, wake_by=stand.wakes.append, slot=stand.slot,
+        lease=LEASE, grace=2.0, result_limit=1_000, report_progress=lambda *report: None,
+    )  # fmt: skip
+
+    assert late.bury() is None
+    late.start()
+
+    until(lambda: late.is_dead)
