@@ -382,8 +382,7 @@ def strike(ctx: TaskContext, seconds: float = 0.3, error: str = "SystemExit", it
             for thread in threading.enumerate():
                 if thread.name.startswith("processor-") and (thread.ident == own) is itself:
                     ident = thread.ident or 0
-                    # An ident is used again, and who starts a thread waits without end for one that is struck
-                    # before it has begun. Not is_alive(), which must not be struck itself.
+                    # An ident is used again. Not is_alive(), which must not be struck itself.
                     if threading._active.get(ident) is thread:  # type: ignore[attr-defined]
                         set_exception(ctypes.c_ulong(ident), kind)
                         strikes += 1
