@@ -11,7 +11,8 @@ from prefork_q.keys import CHANNEL, Keys
 from prefork_q.scripts import scripts
 
 OUTSIDE_OF_SCRIPTS = (
-    "eval", "evalsha", "blpop", "hkeys", "ping", "info", "select", "subscribe", "unsubscribe",
+    "eval", "evalsha", "blpop", "hkeys", "lpos", "ping", "info", "select", "subscribe", "unsubscribe",
+    "multi", "exec",
 )
 """`info` tells a replica and a server that loads from one that can be written to."""
 

@@ -18,6 +18,7 @@ from prefork_q.calls import Calls
 from prefork_q.connection import redis
 from prefork_q.errors import IdempotencyConflict, Invalid, Stale
 from prefork_q.keys import Keys
+from prefork_q.layout import LAYOUT
 from prefork_q.leases import (
     Claimed,
     ClaimRequest,
@@ -33,9 +34,6 @@ from prefork_q.task import Submission, Submitted
 
 T = TypeVar("T")
 
-LAYOUT = "1"
-"""The version of the layout in Redis that this version writes; DESIGN.md says how it may change."""
-
 STATUSES = {status.value.encode(): status for status in Status}
 """By what the scripts call them."""
 
@@ -49,10 +47,14 @@ MAX_BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Reminded:
-    """`queues`: how many have tasks and are not paused; `pending`: tasks that wait in all of them."""
+    """Of the queues that were looked at, `queues` have tasks and are not paused; `pending` tasks wait in all.
+
+    `cursor`: where to go on, 0 if these were the last.
+    """
 
     queues: int
     pending: int
+    cursor: int
 
 
 class Unleased(NamedTuple):
@@ -76,6 +78,8 @@ class Expired(NamedTuple):
 
     id: str
     type: str
+    queue: str
+    attempt: int
     status: Status
     losses: int
 
@@ -280,8 +284,8 @@ class Broker:
         )
         return Reaped(
             [
-                Expired(id.decode(), type_.decode("utf-8", "replace"), Status(status.decode()), losses)
-                for id, type_, status, losses in expired
+                Expired(id.decode(), _text(type_), _text(queue), attempt, Status(status.decode()), losses)
+                for id, type_, queue, attempt, status, losses in expired
             ],
             is_holding=word == b"holding",
         )
@@ -306,24 +310,22 @@ class Broker:
             returned += [
                 Returned(
                     id.decode(),
-                    type_.decode("utf-8", "replace"),
+                    _text(type_),
                     Status(status.decode()),
-                    queue.decode("utf-8", "replace"),
+                    _text(queue),
                     attempt,
                 )
                 for id, type_, queue, attempt, status in self._calls.script("hand_back", *arguments)
             ]
         return returned
 
-    def remind(self) -> Reminded:
-        """Leave a wake-up token for every queue with tasks that is not paused."""
-        found, pending, cursor = 0, 0, b"0"
-        while True:
-            cursor, n, waiting = self._calls.script("remind", cursor, MAX_BATCH)
-            found += int(n)
-            pending += int(waiting)
-            if cursor == b"0":
-                return Reminded(found, pending)
+    def remind(self, cursor: int = 0) -> Reminded:
+        """Leave a wake-up token for every queue with tasks that is not paused, of some hundred queues.
+
+        `cursor` is where to go on, 0 at the beginning.
+        """
+        after, n, waiting = self._calls.script("remind", cursor, MAX_BATCH)
+        return Reminded(int(n), int(waiting), int(after))
 
     def audit(self, *, lease: float, start: int = 0, limit: int = 500) -> tuple[int, list[Unleased]]:
         """Give a lease to tasks that are called processing and have none, among what was claimed last.
@@ -332,7 +334,7 @@ class Broker:
         """
         next_start, found = self._calls.script("audit", milliseconds(lease), start, limit)
         return next_start, [
-            Unleased(id.decode(), type_.decode("utf-8", "replace"), worker.decode("utf-8", "replace"))
+            Unleased(id.decode(), _text(type_), _text(worker))
             for id, type_, worker in found
         ]
 
@@ -341,7 +343,8 @@ class Broker:
         return int(self._calls.script("trim", dead_limit, milliseconds(dead_retention), limit))
 
     def register(self, node: str, info: dict[str, Any], *, silence: float = 60.0) -> str:
-        """Say that a node lives. Returns the version of the layout that is stored."""
+        """Say that a node lives. Returns the version of the layout that is stored; nothing is written if
+        that is not LAYOUT."""
         answer = self._calls.script("register", node, orjson.dumps(info), milliseconds(silence), LAYOUT)
         return bytes(answer).decode()
 
@@ -421,3 +424,7 @@ def _submitted(
 
 def _id(id: str | bytes) -> bytes:
     return id.encode() if isinstance(id, str) else id
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

@@ -85,7 +85,10 @@ class TaskContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether a cancellation was asked for; what the handler then returns or raises is dropped."""
+        """Whether a cancellation was asked for: what the handler raises then is not tried again.
+
+        What it returns all the same is a result, and the task has succeeded.
+        """
         return self._runtime.is_cancelled()
 
     def lease_valid(self) -> bool:

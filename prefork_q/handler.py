@@ -24,6 +24,9 @@ from prefork_q.strict_json import encode
 from prefork_q.submission import NewTask, check_max_attempts, check_name, check_timeout
 from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 
+POLICY_OPTIONS = ("queue", "max_attempts", "timeout")
+"""Options of a submission for which a handler has values of its own."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -123,8 +126,9 @@ class Handler(Generic[P, R]):
         payload = self._signature.bind(args, kwargs)
         self.arguments(encode(payload))
         return NewTask(
-            self.name, payload, queue=self.queue, max_attempts=self.max_attempts, timeout=self.timeout
-        )
+            self.name, payload, queue=self.queue, max_attempts=self.max_attempts, timeout=self.timeout,
+            filled_in=POLICY_OPTIONS,
+        )  # fmt: skip
 
     def options(
         self,
@@ -169,7 +173,8 @@ class Prepared(Generic[P]):
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Return a task for `Client.submit_many`; see `Handler.new`."""
-        return replace(self._handler.new(*args, **kwargs), **self._options)
+        left = [name for name in POLICY_OPTIONS if name not in self._options]
+        return replace(self._handler.new(*args, **kwargs), **self._options, filled_in=left)
 
 
 def _by_keyword(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:

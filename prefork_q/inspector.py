@@ -213,6 +213,11 @@ class Inspector:
         )
         return None if place is None else int(length) - 1 - int(place)
 
+    def layout(self) -> str | None:
+        """Return the version of the layout that is stored, None if no node has been here."""
+        stored = self._calls.command("GET", f"{self._root}layout")
+        return None if stored is None else bytes(stored).decode("utf-8", "replace")
+
     def nodes(self) -> list[NodeInfo]:
         """Return the nodes that have said within NODE_SILENCE that they live."""
         (seconds, _), said = self._calls.commands(("TIME",), ("HGETALL", f"{self._root}nodes"))

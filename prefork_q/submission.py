@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -32,7 +32,8 @@ class NewTask:
     """A task to submit. The payload's values may be of any type that `strict_json.encode` writes.
 
     `delay` and `timeout` are seconds, `run_at` seconds since the epoch or a datetime with a zone;
-    at most one of `delay` and `run_at` is given.
+    at most one of `delay` and `run_at` is given. `filled_in` names the options that were not asked for,
+    but are those of the handler: an idempotency key does not stand for them.
     """
 
     type: str
@@ -43,6 +44,7 @@ class NewTask:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: float | timedelta | None = None
     idempotency_key: str | None = None
+    filled_in: Collection[str] = ()
 
 
 def prepare_all(news: Iterable[NewTask], *, payload_limit: int) -> list[Submission]:
@@ -80,16 +82,29 @@ def prepare(new: NewTask, id: str | None = None, *, payload_limit: int) -> Submi
         check_timeout(timeout)
     body = encode_payload(new.payload, payload_limit=payload_limit)
     if key is not None:
-        digest = fingerprint(
-            type_,
-            orjson.loads(body),
-            queue=queue,
-            delay=delay,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            timeout=timeout,
-        )
+        digest = _fingerprint(new, orjson.loads(body), delay, run_at, timeout)
     return Submission(id or new_id(), type_, body, queue, max_attempts, delay, run_at, timeout, key, digest)
+
+
+def _fingerprint(
+    new: NewTask, payload: object, delay: float | None, run_at: float | None, timeout: float | None
+) -> str:
+    """Return the digest of what was asked for. An option with its default counts as not given, so that the
+    ways to submit, some of which know no better, agree."""
+    given: dict[str, Any] = {"queue": new.queue, "max_attempts": new.max_attempts, "timeout": timeout}
+    for name, default in (("queue", DEFAULT_QUEUE), ("max_attempts", DEFAULT_MAX_ATTEMPTS)):
+        if given[name] == default:
+            given[name] = None
+    given |= dict.fromkeys(new.filled_in)
+    return fingerprint(
+        new.type,
+        payload,
+        queue=given["queue"],
+        delay=None if delay is None else float(delay),
+        run_at=None if run_at is None else float(run_at),
+        max_attempts=given["max_attempts"],
+        timeout=None if given["timeout"] is None else float(given["timeout"]),
+    )
 
 
 # Remembered, when nothing is wrong: what the tasks of a program have in common is said again and again. By

@@ -79,13 +79,17 @@ def fingerprint(
     type: str,
     payload: Any,
     *,
-    queue: str,
+    queue: str | None,
     delay: float | None,
     run_at: float | None,
-    max_attempts: int,
+    max_attempts: int | None,
     timeout: float | None,
 ) -> str:
-    """Return a digest of what was asked for; the order of members and white space do not count."""
+    """Return a digest of what was asked for; the order of members and white space do not count.
+
+    None stands for an option that was not given: what a handler or a default then says may be another at
+    the next try, and the request is the same.
+    """
     canonical = orjson.dumps(
         [type, payload, queue, delay, run_at, max_attempts, timeout], option=orjson.OPT_SORT_KEYS
     )

@@ -60,6 +60,12 @@ class Breaker:
                 with self._lock:
                     self._next_try = time.monotonic() + PAUSE
             raise
+        except Exception:
+            # It may not have come as far as to Redis: the next one finds out, and need not wait for it.
+            with self._lock:
+                if self._next_try is not None:
+                    self._next_try = time.monotonic()
+            raise
         with self._lock:
             self._next_try = None
         return result

@@ -83,7 +83,7 @@ def read_cursor(text: str | None, is_meant: Callable[[Cursor], bool]) -> Cursor 
     if not isinstance(fields, list) or len(fields) != 4 or not all(isinstance(one, str) for one in fields):
         raise wrong_cursor()
     cursor = Cursor(*fields)
-    is_begun = cursor.at != "" and cursor.after != ""
+    is_begun = cursor.at != "" or cursor.after != ""
     if (is_begun and not re.fullmatch(r"-?\d{1,18}(\.\d{1,9})?", cursor.at, re.ASCII)) or not is_meant(
         cursor
     ):

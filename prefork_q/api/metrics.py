@@ -31,7 +31,7 @@ from prefork_q.inspector import Counts, Inspector, QueueCounts
 
 QUEUES_SHOWN = 100
 """Queues with series of their own; the rest is one, named OTHER as with types."""
-OTHER = "other"
+OTHER = "(other)"
 
 PER_TYPE = (
     ("completed", "Attempts that succeeded, on this node."),

@@ -136,6 +136,7 @@ class Reader:
 
 def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | None) -> NewTask:
     """Return the task that is asked for; what the request leaves out is as its handler says."""
+    asked = {"queue": request.queue, "max_attempts": request.max_attempts, "timeout": request.timeout_s}
     return NewTask(
         request.type,
         request.payload,
@@ -145,6 +146,7 @@ def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | No
         max_attempts=handler.max_attempts if request.max_attempts is None else request.max_attempts,
         timeout=handler.timeout if request.timeout_s is None else request.timeout_s,
         idempotency_key=key if request.idempotency_key is None else request.idempotency_key,
+        filled_in=[name for name, value in asked.items() if value is None],
     )
 
 

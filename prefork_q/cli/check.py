@@ -19,7 +19,9 @@ from prefork_q.config import Config, effective_redis_url, misspelt
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
 from prefork_q.events import mask_url
+from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
+from prefork_q.layout import LAYOUT, wrong_layout
 from prefork_q.store import OLDEST, find_server
 from prefork_q.survey import doubts, survey
 from prefork_q.template import THREAD_VARIABLES, open_sockets, other_threads
@@ -110,6 +112,7 @@ def of_server(config: Config) -> Iterator[Finding]:
         client = connect(url, max_connections=1)
         try:
             facts = survey(client)
+            layout = Inspector(client, Keys(config.namespace)).layout()
         finally:
             client.close()
     except PreforkQError as error:
@@ -125,5 +128,7 @@ def of_server(config: Config) -> Iterator[Finding]:
         yield Finding(
             "server", "ok", f"{facts.name} at {mask_url(url)}, namespace {Keys(config.namespace).root}"
         )
+    if layout not in (None, LAYOUT):
+        yield Finding("layout", "failed", wrong_layout(layout), ConfigurationError.code)
     for doubt in doubts(facts):
         yield Finding("server", "warning", doubt)

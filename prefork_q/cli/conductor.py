@@ -130,7 +130,7 @@ class Conductor:
                 if self._ready == self._channels.keys() and not self._is_draining:
                     self._events.emit("running", seconds=self._seconds(), workers=1)
             case Failed(reason=reason, traceback=trace):
-                self.exit_code = self.exit_code or 1
+                self.exit_code = self.exit_code or (os.EX_CONFIG if role == KEEPER else 1)
                 self._events.emit("failed", level="error", role=role, reason=reason, traceback=trace)
 
     def _look_after_life(self) -> None:
@@ -188,7 +188,7 @@ class Conductor:
 
     def _answer(self, request: Request) -> Any:
         if request.command == "ping":
-            state = "stopping" if self._is_draining else "running"
+            state = "draining" if self._is_draining else "running"
             return {"pid": os.getpid(), "version": self._version, "state": state}
         if request.command not in COMMANDS:
             raise NotFound(f"no command {request.command!r}; there is: ping")

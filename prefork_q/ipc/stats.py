@@ -45,7 +45,8 @@ MAX_TYPES: Final = 64
 """Types with numbers of their own; the last index is for all others together."""
 MAX_QUEUES: Final = 16
 """Queues likewise."""
-OTHER: Final = "other"
+OTHER: Final = "(other)"
+"""All those together. No type or queue can have such a name."""
 NAME_BYTES: Final = 100
 
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

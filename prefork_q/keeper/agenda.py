@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from prefork_q.errors import Unavailable
+from prefork_q.errors import ConfigurationError, Unavailable
 from prefork_q.events import Events
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.keeper.reach import Reach
@@ -44,6 +44,7 @@ class Chore(Protocol):
 
         Raises:
             Unavailable: Redis could not do it; the chore can be run again as if it had not begun.
+            ConfigurationError: this node must not go on.
         """
         ...
 
@@ -74,7 +75,11 @@ class Agenda:
         self._due[name] = 0.0
 
     def run_due(self) -> None:
-        """Run each chore that is due, once."""
+        """Run each chore that is due, once.
+
+        Raises:
+            ConfigurationError: this node must not go on.
+        """
         if self._reach.is_lost and self._reach.retry_at <= self._now() and self._reach.look():
             for chore in self._chores:
                 if chore.needs_redis:
@@ -99,6 +104,8 @@ class Agenda:
             self._due[chore.name] = chore.run(now)
         except Unavailable as error:
             self.failed(chore, error)
+        except ConfigurationError:
+            raise
         except Exception:
             # Ours to mend. Meanwhile the other chores go on: above all leases must be renewed.
             self._due[chore.name] = self._now() + FAILED_PAUSE

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import socket
@@ -16,11 +17,11 @@ from dataclasses import dataclass
 
 from prefork_q.broker import Broker
 from prefork_q.connection import Link, connect
-from prefork_q.errors import Unavailable
+from prefork_q.errors import ConfigurationError, Unavailable
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import Channel, ChannelClosed
-from prefork_q.ipc.messages import Acknowledged, DeathNotice, Drain, Message, Ready, RedisState
+from prefork_q.ipc.messages import Acknowledged, DeathNotice, Drain, Failed, Message, Ready, RedisState
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
 from prefork_q.keeper.auditor import Auditor
@@ -71,6 +72,9 @@ def run_keeper(birth: Birth, settings: KeeperSettings, events: Events) -> int:
     """
     if not birth.introduce(parent_death_signal=None):
         return 0
+    # A resolver that does not answer must not make it look dead: by default it would wait ten seconds or more
+    # for each name server (resolv.conf(5)).
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     keeper = Keeper(birth.scoreboard, birth.channel, settings, events, master_pid=birth.master_pid)
     signal.signal(signal.SIGTERM, lambda number, frame: keeper.leave_when_calm())
     keeper.tell(Ready())
@@ -116,12 +120,12 @@ class Keeper:
                 # The order matters, see the agenda's module.
                 self._returner,
                 Renewer(board, broker, events, lease=lease),
+                Registrar(board, broker, node=settings.node, facts=facts),
                 Mover(broker, slot),
                 self._bell,
                 Reaper(broker, events, slot, lease=lease),
                 Auditor(broker, events, lease=lease),
                 Reminder(broker, slot),
-                Registrar(board, broker, events, node=settings.node, facts=facts),
                 Pruner(
                     broker, events, slot,
                     dead_limit=settings.dead_limit, dead_retention=settings.dead_retention,
@@ -132,11 +136,21 @@ class Keeper:
         )  # fmt: skip
 
     def run(self) -> int:
-        """Turn until all is done. Returns 1 if tasks were left to their leases' expiry, else 0."""
+        """Turn until all is done.
+
+        Returns:
+            1 if tasks were left to their leases' expiry; EX_CONFIG if this node must not go on, of which
+            the master is told; else 0.
+        """
         while not self._is_finished(boot_time()):
             self._wait()
             self._handle_messages()
-            self._agenda.run_due()
+            try:
+                self._agenda.run_due()
+            except ConfigurationError as error:
+                self.tell(Failed(str(error)))
+                self._bell.close()
+                return os.EX_CONFIG
             self._watch(boot_time())
         return self._leave()
 

@@ -37,7 +37,8 @@ class Reaper:
         for one in reaped.expired:
             self._events.emit(
                 "lease_expired", level="error" if one.status is Status.DEAD else "warning",
-                id=one.id, type=one.type, outcome=OUTCOMES[one.status], losses=one.losses,
+                id=one.id, type=one.type, queue=one.queue, attempt=one.attempt, outcome=OUTCOMES[one.status],
+                losses=one.losses, error_type="LeaseLost" if one.status is Status.DEAD else None,
             )  # fmt: skip
         if len(reaped.expired) >= BATCH:
             return now

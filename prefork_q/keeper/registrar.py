@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prefork_q.broker import LAYOUT, Broker
-from prefork_q.events import Events
+from prefork_q.broker import Broker
+from prefork_q.errors import ConfigurationError
 from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import Scoreboard
+from prefork_q.layout import LAYOUT, wrong_layout
 
 INTERVAL = 5.0
 STARTING = 0.5
@@ -20,23 +21,23 @@ class Registrar:
     name = "registrar"
     needs_redis = True
 
-    def __init__(
-        self, board: Scoreboard, broker: Broker, events: Events, *, node: str, facts: dict[str, object]
-    ) -> None:
+    def __init__(self, board: Scoreboard, broker: Broker, *, node: str, facts: dict[str, object]) -> None:
         self._board = board
         self._broker = broker
-        self._events = events
         self._node = node
         self._facts = facts
         self._names: tuple[str, list[str], list[str]] = ("", [], [])
-        self._is_warned = False
 
     def run(self, now: float) -> float:
+        """Register.
+
+        Raises:
+            ConfigurationError: what is stored there is not for this version to touch.
+        """
         info = self._info()
         layout = self._broker.register(self._node, info, silence=SILENCE)
-        if layout != LAYOUT and not self._is_warned:
-            self._is_warned = True
-            self._events.emit("layout_differs", level="error", stored=layout, ours=LAYOUT)
+        if layout != LAYOUT:
+            raise ConfigurationError(wrong_layout(layout))
         return now + (INTERVAL if info["ready"] else STARTING)
 
     def _info(self) -> dict[str, object]:

@@ -19,7 +19,15 @@ class Reminder:
     def __init__(self, broker: Broker, slot: RoleSlot) -> None:
         self._broker = broker
         self._slot = slot
+        self._cursor = 0
+        self._pending = 0
 
     def run(self, now: float) -> float:
-        self._slot.pending = self._broker.remind().pending
+        reminded = self._broker.remind(self._cursor)
+        self._pending += reminded.pending
+        self._cursor = reminded.cursor
+        if self._cursor:
+            # Other chores first: whoever names queues may have named thousands.
+            return now
+        self._slot.pending, self._pending = self._pending, 0
         return now + INTERVAL

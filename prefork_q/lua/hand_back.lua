@@ -26,12 +26,13 @@ local function give_back(id, token, verdict, err, delay_ms)
   if verdict == "timed_out" then
     count("failed")
     redis.call("HSET", task, "token", 0, "error", err)
-    if delay_ms == "" then
-      to_dead(id, task, err, waited)
-      status = "dead"
-    elseif cancel then
+    redis.call("HDEL", task, "unknown_at")
+    if cancel then
       to_cancelled(id, task, idem, waited, forget_at)
       status = "cancelled"
+    elseif delay_ms == "" then
+      to_dead(id, task, err, waited)
+      status = "dead"
     else
       to_delayed(id, task, delay_ms)
       count("retried")
@@ -44,6 +45,7 @@ local function give_back(id, token, verdict, err, delay_ms)
       crashes = crashes + 1
       count("crashes")
       redis.call("HSET", task, "crashes", crashes, "error", err)
+      redis.call("HDEL", task, "unknown_at")
     else
       count("released")
     end

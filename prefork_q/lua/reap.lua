@@ -5,8 +5,8 @@
 -- ARGV[2]  lease_ms
 -- ARGV[3]  max_losses  expired leases of started tasks that one task survives
 -- ARGV[4]  retention_ms  lifetime of a task that turns out cancelled
--- returns  {reaped | holding, expired}: an entry of expired is {id, type, its status now, losses};
---          holding: the keepers were all silent for a while, see parts/outage.lua
+-- returns  {reaped | holding, expired}: an entry of expired is {id, type, queue, attempt, its status now,
+--          losses}; holding: the keepers were all silent for a while, see parts/outage.lua
 -- uses     keys clock full counters lists delays ending corrupt outage
 
 local limit, max_losses, forget_at = ARGV[1], tonumber(ARGV[3]), text(now_ms + ARGV[4])
@@ -31,6 +31,7 @@ for _, id in ipairs(due) do
     if fields[5] and fields[5] == fields[6] then
       losses = losses + 1
       count("losses")
+      redis.call("HDEL", task, "unknown_at")
     end
     -- No token: what the old holder says from now on is stale.
     redis.call("HSET", task, "attempts", attempts, "losses", losses, "token", 0)
@@ -39,14 +40,15 @@ for _, id in ipairs(due) do
       to_cancelled(id, task, fields[8], fields[9], forget_at)
       status = "cancelled"
     elseif losses > max_losses then
-      local err = string.format('{"type":"LeaseLost","message":"the lease expired %d times"}', losses)
+      local err = string.format('{"type":"LeaseLost","message":"the lease expired %d times","traceback":""}', losses)
       to_dead(id, task, err, fields[9])
       status = "dead"
     else
       to_pending(id, task, fields[2], attempts)
       status = "pending"
     end
-    expired[#expired + 1] = { id, fields[10] or "", status, losses }
+    expired[#expired + 1] =
+      { id, fields[10] or "", fields[2] or "", tonumber(fields[3]) or 0, status, losses }
   end
 end
 write_sets()

@@ -5,16 +5,18 @@
 -- ARGV[2]  info  JSON text
 -- ARGV[3]  silence_ms  after which a node is dropped
 -- ARGV[4]  layout  the version of the layout that the node writes
--- returns  the version of the layout that is stored
+-- returns  the version of the layout that is stored; if it is another, nothing is written
 -- uses     keys clock full
 
 local nodes = root .. "nodes"
 pass_when_full()
+redis.call("SETNX", root .. "layout", ARGV[4])
+local layout = redis.call("GET", root .. "layout")
+if layout ~= ARGV[4] then return layout end
 redis.call("HSET", nodes, ARGV[1], now .. " " .. ARGV[2])
 local said = redis.call("HGETALL", nodes)
 for i = 1, #said, 2 do
   local at = tonumber(string.match(said[i + 1], "^%d+")) or 0
   if now_ms - at > tonumber(ARGV[3]) then redis.call("HDEL", nodes, said[i]) end
 end
-redis.call("SETNX", root .. "layout", ARGV[4])
-return redis.call("GET", root .. "layout")
+return layout

@@ -7,6 +7,7 @@
 -- uses     keys clock full lists
 
 local nonce, words, dead, lists, queues = ARGV[1], {}, {}, {}, {}
+redis.call("ZCARD", DEAD)
 pass_when_full()
 for i = 2, #ARGV do
   local id = ARGV[i]
@@ -14,8 +15,11 @@ for i = 2, #ARGV do
   local fields = redis.pcall("HMGET", task, "status", "queue", "retried_by")
   if not fields[1] then
     words[i - 1] = "missing"
+  elseif fields[3] == nonce then
+    -- The same call again; it may have died once more meanwhile.
+    words[i - 1] = "ok"
   elseif fields[1] ~= "dead" then
-    words[i - 1] = fields[3] == nonce and "ok" or "not_dead"
+    words[i - 1] = "not_dead"
   else
     local queue = fields[2]
     words[i - 1] = "ok"

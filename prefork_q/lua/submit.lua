@@ -27,7 +27,9 @@ local function first_of(idem)
 end
 
 local fingerprints, entry = {}, 0
-local conflict = each_group(function(_, first, last, step)
+local conflict = each_group(function(group, first, last, step)
+  -- If something else stands where delayed tasks go, this raises before anything is stored.
+  if ARGV[group + 3] ~= "" or ARGV[group + 4] ~= "" then redis.call("ZCARD", DELAYED) end
   if step == 2 then
     entry = entry + (last + 1 - first) / step
     return

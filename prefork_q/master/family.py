@@ -248,6 +248,8 @@ class Family:
 
     def _greeted(self, child: Child, pid: int) -> None:
         child.pid = pid
+        if self._has_ended_before(child, pid):
+            return
         child.is_greeted = True
         if child.role == WORKER:
             slot = self._board.worker(self.cell_of(child))
@@ -279,10 +281,16 @@ class Family:
         if child is None or child.pid is not None:
             return
         child.pid = pid
+        self._has_ended_before(child, pid)
+
+    def _has_ended_before(self, child: Child, pid: int) -> bool:
+        """Whether it was waited for when its pid was not known yet; if so, see to its end."""
         ended_at, exit = self._strangers.get(pid, (0.0, None))
-        if exit is not None and ended_at >= child.asked_at:
-            del self._strangers[pid]
-            self._ended(child, exit)
+        if exit is None or ended_at < child.asked_at:
+            return False
+        del self._strangers[pid]
+        self._ended(child, exit)
+        return True
 
     def _hung_up(self, child: Child) -> None:
         """It closed its channel: it ends, or never was. The store does so by its exec."""
@@ -357,7 +365,9 @@ class Family:
         if child.generation != self.current.number:
             return
         self._tell_failure(child)
-        if exit.exit_code == EX_CONFIG and not self._was_ever_ready(child.role) and not self.is_closing:
+        # A keeper that says so has found that what is stored is not for this version, at whatever time.
+        is_fatal = child.role == KEEPER or not self._was_ever_ready(child.role)
+        if exit.exit_code == EX_CONFIG and is_fatal and not self.is_closing:
             self.gave_up = child.farewell or Failed(cause)
 
     def _forget_unborn(self, template: Child) -> None:
@@ -407,6 +417,10 @@ class Family:
         is_settled = child.role == WORKER or now - child.asked_at >= SETTLED
         was_ready = child.stopping or (child.is_ready and is_settled)
         return child.place.emptied(now, cause, was_ready=was_ready, child=child)
+
+    def running_in(self, worker: Child) -> int:
+        """Return how many tasks it runs."""
+        return len(self._board.worker(self.cell_of(worker)).running())
 
     def cell_of(self, child: Child) -> int:
         """Return the row of the scoreboard that a worker writes."""

@@ -58,6 +58,17 @@ def runs(batch: Sequence[Outcome]) -> list[Run]:
     return found
 
 
+def said_again(batch: Sequence[Run], words: Sequence[bytes]) -> list[bytes]:
+    """Return the words for a commit that had been carried out already, when only its answer was lost.
+
+    What was given back or failed then may be another's by now: that is no refusal of what we said.
+    """
+    return [
+        b"ok" if word == STALE and name != "succeeded" else word
+        for name, word in zip((run.name for run in batch for _ in run.outcomes), words, strict=True)
+    ]
+
+
 class Ledger:
     """Books what became of attempts: the slot's counters, a line each in the log."""
 
@@ -84,10 +95,6 @@ class Ledger:
         if completed or failed:
             self._slot.tick(now, completed, failed)
         self._events.lines(lines)
-
-    def unfinished(self, held: Held, now: float) -> None:
-        """Log that a running task is given back because its time to stop has come."""
-        self._events.lines([self._line(held, "released", now - held.lot.arrived_at)])
 
     def _accepted(self, outcomes: Sequence[Outcome], words: Sequence[bytes]) -> list[Outcome]:
         """Return those that were not refused; tell of the others."""

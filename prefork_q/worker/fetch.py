@@ -28,7 +28,7 @@ from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.leases import Claimed, ClaimRequest, Limits, commit_arguments, milliseconds, parse_claimed
 from prefork_q.worker.bell import Bell
-from prefork_q.worker.commit import Ledger, Run, runs
+from prefork_q.worker.commit import Ledger, Run, runs, said_again
 from prefork_q.worker.held import Held, Outcome
 from prefork_q.worker.holdings import Holdings
 from prefork_q.worker.lines import Call, CommandLine, WakeLine
@@ -206,13 +206,6 @@ class FetchLoop:
         """Return the tasks that have ended and whose outcomes Redis has not answered."""
         return [outcome.held for outcome in (*self._in_flight, *self._outbox)]
 
-    def log_unfinished(self, now: float) -> None:
-        """Log the fate of what still runs when the process ends: it is given back."""
-        finished = set(self.uncommitted())
-        for held in self._holdings.started():
-            if held not in finished:
-                self._ledger.unfinished(held, now)
-
     # -- the loop
 
     def sleep(self, until: float) -> Container[int]:
@@ -376,8 +369,9 @@ class FetchLoop:
             return
         if call.verb == "commit":
             words, answer = answer
-            self._settled(sent.batch, words)
         claimed = parse_claimed(answer)
+        if call.verb == "commit":
+            self._settled(sent.batch, said_again(sent.batch, words) if claimed.is_again else words)
         self.has_turned = True
         if claimed.is_gone:
             self.is_gone = True

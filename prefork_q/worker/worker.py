@@ -192,6 +192,7 @@ class Worker:
             os._exit(INTERNAL_ERROR)
         if not has_begun:
             return 1
+        self._slot.state = "ended"
         os._exit(0)
 
     def live(self) -> bool:
@@ -260,7 +261,6 @@ class Worker:
         if left:
             cause = "Redis did not answer before the time to stop came"
             self._events.emit("left_leased", level="error", tasks=len(left), ids=left[:20], cause=cause)
-        self._loop.log_unfinished(boot_time())
 
     # -- orders
 
@@ -343,6 +343,9 @@ class Worker:
     # -- start hooks
 
     def _run_start_hooks(self) -> bool:
+        if not self._app.hooks.worker_start:
+            return True
+        self._slot.state = "hooks"
         try:
             for hook in self._app.hooks.worker_start:
                 hook()
@@ -350,6 +353,7 @@ class Worker:
             reason = f"the hook on_worker_start raised {type_name(error)}: {message_of(error)}"
             self._fail(reason, traceback.format_exc())
             return False
+        self._slot.state = "starting"
         return True
 
     def _fail(self, reason: str, trace: str) -> None:

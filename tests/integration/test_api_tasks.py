@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import redis
 
+from prefork_q.api.listing import write_cursor
 from prefork_q.broker import Broker
 from prefork_q.ids import is_id
-from prefork_q.inspector import Inspector
+from prefork_q.inspector import Cursor, Inspector
 from prefork_q.keys import Keys
 from prefork_q.leases import ClaimRequest, Lease, Limits
 from tests.support.api import Api
@@ -724,7 +725,11 @@ def test_what_stays_is_seen_once_while_other_tasks_move(
     [
         "limit=0", "limit=-1", "limit=x", "limit=1.5", "limit=", "limit=%C2%B2", "status=lost", "status=",
         "type=a%20b", "queue=%0a", "cursor=x", "cursor=", "cursor=%00", "cursor=W10",
-        "cursor=WyJkZWFkIiwiIiwiIiwiIl0", "statsu=dead", "limit=1&limit=2", "cursor=" + "A" * 5_000,
+        "cursor=WyJkZWFkIiwiIiwiIiwiIl0", "statsu=dead",
+        f"cursor={write_cursor(Cursor('pending', 'q', '²'))}",
+        f"status=delayed&cursor={write_cursor(Cursor('delayed', at='abc'))}",
+        f"status=delayed&cursor={write_cursor(Cursor('delayed', after='abc'))}",
+        "limit=1&limit=2", "cursor=" + "A" * 5_000,
     ],
 )  # fmt: skip
 def test_wrong_parameters_are_refused(api: Api, query: str) -> None:

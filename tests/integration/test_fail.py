@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prefork_q.broker import Broker
-from prefork_q.errors import Stale
+from prefork_q.errors import Stale, Unavailable
 from prefork_q.leases import Settlement
 from prefork_q.states import Status
-from tests.support.state import State
+from tests.support.state import State, request
 
 ERROR = b'{"type":"ValueError","message":"no"}'
 
@@ -46,7 +46,7 @@ def test_the_word_says_that_it_turned_out_cancelled_each_time(broker: Broker, st
         Settlement("fail", last.encode(), 7, 1, ERROR),
     ]
 
-    assert [broker.settle(outcomes) for _ in range(2)] == [["ok", "cancelled", "ok"]] * 2
+    assert [broker.settle(outcomes) for _ in range(2)] == [["ok", "cancelled", "cancelled"]] * 2
 
 
 def test_a_cancellation_asked_for_makes_it_cancelled(broker: Broker, state: State) -> None:
@@ -59,12 +59,13 @@ def test_a_cancellation_asked_for_makes_it_cancelled(broker: Broker, state: Stat
     assert (state.total("failed"), state.total("cancelled")) == (1, 1)
 
 
-def test_the_last_failure_is_dead_even_so(broker: Broker, state: State) -> None:
+def test_the_last_failure_of_one_that_was_to_be_cancelled_is_no_death(broker: Broker, state: State) -> None:
     id = state.seed("processing", token=7, is_cancel_requested=True)
 
     broker.fail(id, 7, ERROR, delay=None)
 
-    assert state.status(id) is Status.DEAD
+    assert state.status(id) is Status.CANCELLED
+    assert (state.total("failed"), state.total("cancelled"), state.total("dead")) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("status", ["pending", "delayed", "processing", "succeeded", "dead", "cancelled"])
@@ -128,4 +129,41 @@ def test_one_bad_entry_of_a_batch_is_refused_alone(broker: Broker, state: State)
     assert words == ["ok", "stale", "ok"]
     assert [state.status(id) for id in (retried, stale, dead)] == [
         Status.DELAYED, Status.PROCESSING, Status.DEAD,
+    ]  # fmt: skip
+
+
+def test_who_runs_it_knows_its_type_so_the_hour_of_the_unknown_begins_anew(
+    broker: Broker, state: State
+) -> None:
+    id = state.seed("processing", token=7, unknown_since=3_700)
+
+    broker.fail(id, 7, ERROR, delay=0)
+    broker.promote()
+    (lease,) = broker.claim(request()).leases
+    broker.release(id, lease.token, delay=5, error=ERROR)
+
+    assert state.status(id) is Status.DELAYED
+
+
+@pytest.mark.parametrize("name", ["delayed", "dead", "recent"])
+def test_nothing_is_half_done_if_something_else_stands_where_it_would_be_noted(
+    broker: Broker, state: State, name: str
+) -> None:
+    retried, dead, done = (state.seed("processing", token=7) for _ in range(3))
+    state.put_in_place_of(name)
+    before = state.snapshot(without=[name])
+    outcomes = [
+        Settlement("fail", retried.encode(), 7, 5, ERROR, 100),
+        Settlement("fail", dead.encode(), 7, 5, ERROR, ""),
+        Settlement("complete", done.encode(), 7, 5, b"1"),
+    ]
+
+    with pytest.raises(Unavailable):
+        broker.settle(outcomes)
+
+    assert state.snapshot(without=[name]) == before
+    state.lose(name)
+    assert broker.settle(outcomes) == ["ok"] * 3
+    assert [state.status(id) for id in (retried, dead, done)] == [
+        Status.DELAYED, Status.DEAD, Status.SUCCEEDED,
     ]  # fmt: skip

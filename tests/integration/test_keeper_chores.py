@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from prefork_q.errors import ConfigurationError
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice, Ended, TimedOut
 from prefork_q.ipc.scoreboard import boot_time
@@ -332,6 +333,22 @@ def test_a_lost_token_is_left_again(stage: Stage) -> None:
     assert wakes_at - boot_time() <= 1.0
 
 
+def test_thousands_of_queues_are_reminded_of_in_several_runs(stage: Stage) -> None:
+    ids = [stage.submit(queue=f"q{n}")[0] for n in range(1_200)]
+    stage.client.delete(*(stage.keys.wake(f"q{n}") for n in range(1_200)))
+    reminder, now = Reminder(stage.broker, stage.board.keeper), boot_time()
+
+    runs = 1
+    while reminder.run(now) == now:
+        # No sum until it is whole.
+        assert stage.board.keeper.pending == 0
+        runs += 1
+
+    assert 2 <= runs <= 10
+    assert stage.board.keeper.pending == len(ids)
+    assert {stage.client.llen(stage.keys.wake(f"q{n}")) for n in range(1_200)} == {1}
+
+
 def test_the_dead_are_trimmed_to_their_limit_in_batches(stage: Stage) -> None:
     stage.submit(300)
     slot = stage.worker()
@@ -356,7 +373,7 @@ def test_the_node_says_what_it_runs(stage: Stage) -> None:
     stage.worker(0)
     stage.worker(1).state = "starting"
     facts: dict[str, object] = {"host": "here", "threads": 2}
-    registrar = Registrar(stage.board, stage.broker, stage.events, node="n1", facts=facts)
+    registrar = Registrar(stage.board, stage.broker, node="n1", facts=facts)
 
     registrar.run(boot_time())
 
@@ -365,6 +382,16 @@ def test_the_node_says_what_it_runs(stage: Stage) -> None:
     assert info == {
         "host": "here", "workers": 2, "ready": 1, "threads": 2, "types": [TYPE], "queues": ["default"],
     }  # fmt: skip
+
+
+def test_what_has_another_layout_is_left_alone(stage: Stage) -> None:
+    stage.client.set(stage.keys("layout"), "2")
+    registrar = Registrar(stage.board, stage.broker, node="n1", facts={})
+
+    with pytest.raises(ConfigurationError, match="has layout 2, and this version of prefork-q knows 1"):
+        registrar.run(boot_time())
+
+    assert not stage.client.exists(stage.keys("nodes"))
 
 
 def test_memory_is_sampled_of_the_living_only(stage: Stage) -> None:

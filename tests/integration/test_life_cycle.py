@@ -167,10 +167,10 @@ class LifeCycle(RuleBasedStateMachine):
         match one.verb:
             case "complete":
                 self.move(id, "complete", Status.SUCCEEDED)
-            case "fail" if one.delay_ms == "":
-                self.move(id, "fail", Status.DEAD)
             case "fail":
-                self.move(id, "fail", Status.CANCELLED if task.is_cancel_requested else Status.DELAYED)
+                task.is_long_unknown = False
+                after = Status.DEAD if one.delay_ms == "" else Status.DELAYED
+                self.move(id, "fail", Status.CANCELLED if task.is_cancel_requested else after)
             case _:
                 task.attempts -= 1
                 if task.is_cancel_requested:
@@ -374,6 +374,7 @@ class LifeCycle(RuleBasedStateMachine):
             task = self.tasks[id]
             task.attempts -= 1
             task.losses += task.started == task.token
+            task.is_long_unknown &= task.started != task.token
             task.token = 0
             if task.is_cancel_requested:
                 after = Status.CANCELLED
@@ -407,11 +408,13 @@ class LifeCycle(RuleBasedStateMachine):
     def expect_handed_back(self, id: str, task: Task, entry: HandBack) -> Status:
         task.token = 0
         if entry.verdict == "timed_out":
-            after = Status.CANCELLED if task.is_cancel_requested else Status.DELAYED
-            after = Status.DEAD if entry.delay is None else after
+            task.is_long_unknown = False
+            after = Status.DEAD if entry.delay is None else Status.DELAYED
+            after = Status.CANCELLED if task.is_cancel_requested else after
         else:
             task.attempts -= 1
             task.crashes += entry.verdict == "crashed"
+            task.is_long_unknown &= entry.verdict != "crashed"
             is_over = entry.verdict == "crashed" and task.crashes > LIMITS.max_crashes
             after = Status.DEAD if is_over else Status.PENDING
             after = Status.CANCELLED if task.is_cancel_requested else after

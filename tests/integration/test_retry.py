@@ -91,3 +91,18 @@ def test_a_retry_to_a_paused_queue_wakes_nobody(broker: Broker, state: State) ->
     broker.retry([id], nonce="n")
 
     assert (state.pending(), state.wakes()) == ([id], 0)
+
+
+def test_the_same_call_again_gives_no_second_life_to_what_has_died_once_more(
+    broker: Broker, state: State
+) -> None:
+    id = state.seed("dead")
+    broker.retry([id], nonce="n")
+    (lease,) = broker.claim(request()).leases
+    broker.fail(id, lease.token, b"{}", delay=None)
+
+    assert broker.retry([id], nonce="n") == ["ok"]
+
+    assert state.status(id) is Status.DEAD
+    assert broker.retry([id], nonce="m") == ["ok"]
+    assert state.status(id) is Status.PENDING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefork_q.broker import MAX_TOGETHER, Broker
-from prefork_q.errors import Invalid
+from prefork_q.errors import Invalid, Unavailable
 from prefork_q.ids import new_id
 from prefork_q.states import Status
 from prefork_q.task import Submission, Submitted
@@ -160,3 +160,19 @@ def test_nothing_at_all_may_be_submitted(broker: Broker, state: State) -> None:
     assert broker.submit([]) == []
 
     assert state.snapshot() == {}
+
+
+def test_nothing_is_stored_if_something_else_stands_where_delayed_tasks_go(
+    broker: Broker, state: State
+) -> None:
+    state.put_in_place_of("delayed")
+    later = Submission(new_id(), "thumbnail", b"{}", delay=60, idempotency_key="k", fingerprint="f")
+
+    with pytest.raises(Unavailable):
+        broker.submit([later])
+
+    assert state.task(later.id) == {}
+    broker.submit([Submission(new_id(), "thumbnail", b"{}")])
+    state.lose("delayed")
+    assert broker.submit([later])[0].status is Status.DELAYED
+    assert state.ids("delayed") == [later.id]

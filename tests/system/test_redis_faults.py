@@ -15,6 +15,7 @@ import redis
 from prefork_q.acl import rule
 from prefork_q.client import Client
 from prefork_q.ids import new_id
+from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from tests.support.ledger import Ledger
 from tests.support.node import Node
@@ -340,7 +341,12 @@ def test_the_least_rights_are_enough_for_everything(
             ("sleep", {"seconds": 2.5}, {}),
         )
     ]
+    place = ("--redis-url", url, "--namespace", keys.namespace)
     waiting = node.submit("return", {}, delay_s=60)
+    pending = node.submit("return", {}, queue="nobody")
+    for id in (waiting, pending):
+        explained = node.cli("task", "explain", id, *place)
+        assert explained.returncode == 0, explained.stderr
     assert node.http("POST", f"/tasks/{waiting}/cancel").status == 200
     dead = node.http("GET", "/dead").json["tasks"][0]["id"]
     assert node.http("POST", f"/dead/{dead}/retry").status == 202
@@ -351,7 +357,9 @@ def test_the_least_rights_are_enough_for_everything(
     for verb in ("pause", "resume"):
         assert node.http("POST", f"/queues/default/{verb}").status < 300
     node.http("GET", f"/tasks/{node.submit('sleep', {'seconds': 0.5})}?wait=5")
-    place = ("--redis-url", url, "--namespace", keys.namespace)
+    with own_server.client() as client:
+        client.auth("secret", "little")
+        assert Inspector(client, keys).nodes()
     assert node.cli("queue", "purge", "default", "--yes", *place).returncode == 0
     assert node.cli("check", *place).returncode == 0
     assert node.cli("check", "--acl", *place).stdout.strip().endswith(rule(keys))
@@ -360,6 +368,23 @@ def test_the_least_rights_are_enough_for_everything(
     denied = [entry for entry in admin.acl_log() if "config" not in str(entry.get("object"))]
     assert denied == []  # that CONFIG GET is denied is known, and said by check
     admin.acl_deluser("little")
+
+
+def test_without_a_right_to_channels_only_whoever_waits_loses_time(
+    start_node: StartNode, own_server: Server, keys: Keys, state: State
+) -> None:
+    admin = own_server.client()
+    words = (word for word in rule(keys).split() if not word.startswith("&"))
+    admin.execute_command("ACL", "SETUSER", "silent", "on", ">secret", *words)
+    node = start_node(url=own_server.url.replace("redis://", "redis://silent:secret@"), workers=1)
+    with Client(own_server.url, keys.namespace) as client:
+        tasks = [client.submit("sleep", {"seconds": 0.3}) for _ in range(3)]
+        assert [task.wait(20) for task in tasks] == [0.3] * 3
+    assert node.ended(node.submit("return", {"value": 1}))["result"] == 1
+
+    assert state.ids("processing") == []
+    state.assert_sums()
+    admin.acl_deluser("silent")
 
 
 def test_rights_that_come_late_are_enough(

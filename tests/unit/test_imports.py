@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ipc",),
     ("connection", "nonblocking", "outage", "sentinels"),
     ("calls",),
-    ("leases",),
+    ("leases", "layout"),
     ("broker",),
     ("records",),
     ("inspector", "survey", "acl"),

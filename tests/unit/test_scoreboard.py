@@ -106,7 +106,7 @@ def test_counters_are_kept_in_all_and_by_type(slot: WorkerSlot) -> None:
     assert shot.counters[stats.STALE] == 1
     assert shot.types["a"].counts == (3, 0, 0, 0)
     assert shot.types["b"].counts == (0, 1, 0, 0)
-    assert shot.types["other"].counts == (1, 0, 0, 0)
+    assert shot.types[stats.OTHER].counts == (1, 0, 0, 0)
 
 
 def test_histograms_count_a_bound_in_its_own_bucket(slot: WorkerSlot) -> None:
@@ -148,7 +148,7 @@ def test_opening_a_slot_clears_it_and_no_neighbour(board: Scoreboard, slot: Work
     assert shot.holds == ()
     assert shot.running == ()
     assert set(shot.counters) == {0}
-    assert list(shot.types) == ["other"]
+    assert list(shot.types) == [stats.OTHER]
     assert board.worker(0).counter(stats.COMPLETED) == 9
     assert len(board.worker(2).holds()) == 1
 
@@ -167,3 +167,13 @@ def test_a_role_counts_on_after_its_process_was_replaced(board: Scoreboard) -> N
 def test_histograms_of_different_processes_add_up() -> None:
     one = Histogram((1,) + (0,) * (stats.BUCKETS - 1), 0.004)
     assert (one + one) == Histogram((2,) + (0,) * (stats.BUCKETS - 1), 0.008)
+
+
+def test_a_type_or_queue_called_other_keeps_its_own_numbers() -> None:
+    slot = Scoreboard(slots=1, threads=1, held=1).worker(0)
+    slot.open("node.1.8", generation=3)
+    slot.register(["other"], ["other"])
+    slot.add_for(0, stats.COMPLETED, 3)
+
+    assert slot.snapshot().types["other"].counts[stats.COMPLETED] == 3
+    assert len(slot.snapshot().types) == len(slot.snapshot().waits) == 2

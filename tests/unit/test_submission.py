@@ -145,3 +145,15 @@ def test_the_fingerprint_tells_requests_apart_by_what_they_ask_for() -> None:
         {"timeout": 1.0},
     ):
         assert prepared(**base | other).fingerprint != first
+    for same in ({"queue": "default"}, {"max_attempts": 3}):
+        assert prepared(**base | same).fingerprint == first
+    assert prepared(**base, delay=5).fingerprint == prepared(**base, delay=5.0).fingerprint
+
+
+def test_what_a_handler_says_is_no_part_of_what_was_asked_for() -> None:
+    base: dict[str, Any] = {"idempotency_key": "k", "payload": {"a": 1}}
+    first = prepared(**base).fingerprint
+
+    for policy in ({"queue": "low"}, {"max_attempts": 7}, {"timeout": 2.0}):
+        assert prepared(**base, **policy, filled_in=("queue", "max_attempts", "timeout")).fingerprint == first
+        assert prepared(**base, **policy).fingerprint != first

@@ -13,7 +13,7 @@ from prefork_q.ipc import stats
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.retry import Retry
 from prefork_q.sink import Sink
-from prefork_q.worker.commit import Ledger, runs
+from prefork_q.worker.commit import Ledger, runs, said_again
 from prefork_q.worker.held import Held, Lot, Outcome, OutcomeName
 from prefork_q.worker.routes import Route
 
@@ -141,3 +141,22 @@ def test_without_a_line_to_write_nothing_is_written(stand: Stand) -> None:
     stand.book([])
 
     assert (stand.counts(), stand.lines()) == ({}, [])
+
+
+def test_a_commit_whose_answer_was_lost_is_not_refused_for_what_became_of_its_tasks_since(
+    stand: Stand,
+) -> None:
+    lot = stand.lot()
+    batch = [
+        *stand.outcomes(lot, 2),
+        *stand.outcomes(lot, 1, "retrying", delay=1.0),
+        *stand.outcomes(lot, 1, "released"),
+        *stand.outcomes(lot, 1, "dead"),
+    ]
+
+    stand.book(batch, *said_again(runs(batch), [b"ok", b"stale", b"stale", b"stale", b"cancelled"]))
+
+    # One that has succeeded never gets another token, so that one was refused from the beginning.
+    assert stand.counts() == {
+        "completed": 1, "stale": 1, "failed": 2, "retried": 1, "released": 1, "cancelled": 1,
+    }  # fmt: skip

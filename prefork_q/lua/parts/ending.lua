@@ -1,6 +1,12 @@
 -- ending: the functions by which a task reaches its next status, each written once. Their callers have
 -- checked that the task may go there, and call write_sets at their end.
 
+-- If something else stands where write_sets and write_counts will write, this raises before anything is changed.
+redis.call("ZCARD", DELAYED)
+redis.call("ZCARD", DEAD)
+redis.call("LLEN", RECENT)
+redis.call("HEXISTS", TOTALS, "")
+
 -- The last 10,000 are kept. (Numbers that never change are texts here: Redis formats each anew.)
 local LAST_RECENT = "9999"
 
@@ -9,12 +15,13 @@ local leaving, ended, died, delayed, put_back, put_on = {}, {}, {}, {}, {}, {}
 -- Its lease ends with this call.
 local function leave(id) leaving[#leaving + 1] = id end
 
+-- Whoever waits looks by itself, so a user without a right to the channel loses time and nothing else.
 local function tell(id, status, waited)
-  if waited then redis.call("PUBLISH", root .. "ended:" .. id, status) end
+  if waited then redis.pcall("PUBLISH", root .. "ended:" .. id, status) end
 end
 
--- One end for all that belongs to the task; `is_apart`: its payload has a key of its own. `forget_at` is a time, ms, as text. (Redis keeps and replicates
--- a time: given a number of ms it would make one for each key.)
+-- One end for all that belongs to the task; `is_apart`: its payload has a key of its own. `forget_at` is a
+-- time, ms, as text. (Redis keeps and replicates a time: given a number of ms it would make one for each key.)
 local function expire(id, task, idem, is_apart, forget_at)
   redis.call("PEXPIREAT", task, forget_at)
   if is_apart then redis.call("PEXPIREAT", BODY .. id, forget_at) end

@@ -11,15 +11,17 @@ local WORDS = {
 -- Returns the status that the task has now, as does the next function.
 local function fail_held(id, task, held, err, delay_ms, forget_at)
   count("failed")
-  if delay_ms == "" then
+  -- Somebody has known its type.
+  if held[8] then redis.call("HDEL", task, "unknown_at") end
+  if held[5] then
+    redis.call("HSET", task, "error", err)
+    to_cancelled(id, task, held[3], held[4], forget_at)
+    return "cancelled"
+  elseif delay_ms == "" then
     to_dead(id, task, err, held[4])
     return "dead"
   end
   redis.call("HSET", task, "error", err)
-  if held[5] then
-    to_cancelled(id, task, held[3], held[4], forget_at)
-    return "cancelled"
-  end
   to_delayed(id, task, delay_ms)
   count("retried")
   return "delayed"

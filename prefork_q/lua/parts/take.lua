@@ -172,7 +172,7 @@ local function take(at, forget_at)
     dropped[#dropped + 1] = { id, "its task is missing or unreadable" }
   end
   for _, id in ipairs(bodiless) do
-    to_dead(id, TASK .. id, '{"type":"PayloadMissing","message":"the payload is no longer stored"}',
+    to_dead(id, TASK .. id, '{"type":"PayloadMissing","message":"the payload is no longer stored","traceback":""}',
       redis.call("HGET", TASK .. id, "waited"))
     dropped[#dropped + 1] = { id, "its payload is missing; it is dead now" }
   end
