@@ -133,7 +133,10 @@ def _paths(value: object) -> object:
 
 def _path(value: object) -> object:
     if isinstance(value, (str, Path)) and str(value):
-        return Path(os.path.abspath(Path(value).expanduser()))
+        try:
+            return Path(os.path.abspath(Path(value).expanduser()))
+        except RuntimeError as error:
+            raise ValueError(f"{value}: whose folder that is, is not known") from error
     raise ValueError("must be a path")
 
 

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from setproctitle import setproctitle
 
 from prefork_q.api import create_app
 from prefork_q.api.create import body_limit
@@ -47,6 +48,8 @@ def serve(config: Config) -> None:
     """
     if not config.http:
         raise ConfigurationError("no_http is set: there is nothing to serve")
+    # Arguments may hold a password, and everybody on the machine can read them.
+    setproctitle("prefork-q: api")
     with ExitStack() as stack:
         notifier = Notifier.take(os.environ)
         stack.callback(notifier.close)

@@ -6,6 +6,7 @@ Without tokens a TCP address must be a loopback one, whatever name it was given 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
 import socket
 import stat
@@ -42,7 +43,7 @@ def listening(
     is_guarded = bool(token_files and read_tokens(token_files))
     passed = take_passed(environ)
     with ExitStack() as stack:
-        for one in passed.values():
+        for one in itertools.chain.from_iterable(passed.values()):
             stack.callback(one.close)
         sockets: list[socket.socket] = []
         for address in addresses:
@@ -52,7 +53,7 @@ def listening(
                 case "unix":
                     opened = [open_unix(address.path, stack)]
                 case "fd":
-                    opened = [choose_passed(address.name, passed, is_guarded=is_guarded)]
+                    opened = choose_passed(address.name, passed, is_guarded=is_guarded)
             for one in opened:
                 stack.callback(one.close)
                 one.setblocking(False)
@@ -134,31 +135,36 @@ def open_unix(path: str, stack: ExitStack) -> socket.socket:
     return one
 
 
-def take_passed(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
-    """Return the sockets that systemd has passed to this process, by name (sd_listen_fds(3))."""
+def take_passed(environ: MutableMapping[str, str]) -> dict[str, list[socket.socket]]:
+    """Return the sockets that systemd has passed to this process, by name (sd_listen_fds(3)).
+
+    All that one socket unit listens on have the same.
+    """
     number, names = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_FDNAMES", "")
     if environ.pop("LISTEN_PID", "") != str(os.getpid()) or not number.isdecimal():
         return {}
     fds = range(FIRST_PASSED, FIRST_PASSED + int(number))
-    passed = {}
+    passed: dict[str, list[socket.socket]] = {}
     for fd, name in zip(fds, [*names.split(":"), *(["unknown"] * len(fds))], strict=False):
         os.set_inheritable(fd, False)
         if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            passed[name] = socket.socket(fileno=fd)
+            passed.setdefault(name, []).append(socket.socket(fileno=fd))
     return passed
 
 
-def choose_passed(name: str, passed: dict[str, socket.socket], *, is_guarded: bool) -> socket.socket:
+def choose_passed(
+    name: str, passed: dict[str, list[socket.socket]], *, is_guarded: bool
+) -> list[socket.socket]:
     if name not in passed:
         raise ConfigurationError(
             f"http fd:{name}: no socket of that name was passed; there are: {', '.join(passed) or 'none'}"
         )
-    one = passed[name]
-    if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise ConfigurationError(f"http fd:{name}: that socket does not listen")
-    if one.family != socket.AF_UNIX and not is_guarded:
-        require_loopback(str(one.getsockname()[0]), f"fd:{name}")
-    return one
+    for one in passed[name]:
+        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ConfigurationError(f"http fd:{name}: that socket does not listen")
+        if one.family != socket.AF_UNIX and not is_guarded:
+            require_loopback(str(one.getsockname()[0]), f"fd:{name}")
+    return passed[name]
 
 
 def require_loopback(ip: str, where: str) -> None:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import click
+
 from prefork_q.cli.roles import Roles
 from prefork_q.config import Config
 from prefork_q.errors import ConfigurationError
@@ -52,7 +54,11 @@ class Rereading:
         Raises:
             ConfigurationError: it is wrong, or differs in what cannot change.
         """
-        config = self._read()
+        try:
+            config = self._read()
+        except click.ClickException as error:
+            # At the start it is wrong usage, and ends the program.
+            raise ConfigurationError(error.format_message()) from error
         require_same(self._config, config)
         if config.token_file:
             read_tokens(config.token_file)

@@ -89,8 +89,9 @@ class Roles:
         return load_handlers(self.config)
 
     def _log(self) -> Events:
-        """Return the log for a child. The sink is the child's own copy since the fork."""
+        """Return the log for a child, which has its own copy since the fork."""
         self.events.sink.patience = LOG_PATIENCE
+        self.events.set_level(self.config.log_level)
         return self.events
 
 

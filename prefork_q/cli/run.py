@@ -159,7 +159,7 @@ def announce(config: Config, store: StoreSettings | None, names: list[str], even
             "embedded_server", level="warning", server=str(store.binary), state_dir=str(config.state_dir),
             detail="this node runs its own server; the tasks are kept in that folder, or give --redis-url",
         )  # fmt: skip
-        if config.log_file is not None:
+        if config.log_file is not None or not events.is_on("warning"):
             print(f"prefork-q: embedded {store.binary}, state in {config.state_dir}", file=sys.stderr)
     for name in names:
         events.emit("listening", http=name)

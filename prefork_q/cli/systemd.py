@@ -63,7 +63,8 @@ def command(
     of your own into drop-ins.
 
     What is not given is taken from the installed unit, if there is one. Exit codes of --check: 0 all is
-    well, there may be warnings; 78 something is missing, outdated or does not work.
+    well, there may be warnings (of missing files too); 78 the service's unit is missing, or something is
+    outdated or does not work.
     """
     given: dict[str, Any] = {
         "config": Path(os.path.abspath(config)) if config else None, "user": user, "listen": listen,

@@ -38,6 +38,14 @@ BACKLOG: Final = 256
 LOOK: Final = 2.0
 """Seconds between two looks whether the socket is still there."""
 _PEER: Final = struct.Struct("iII")
+_SO_PEERGROUPS: Final = 59
+"""Asks for the groups of who connected, beside the one of SO_PEERCRED (Linux 4.13, asm-generic/socket.h)."""
+_MOST_OF_AN_OPTION: Final = 1024
+"""Bytes that `getsockopt` can ask for: 256 groups."""
+
+DENIED: Final = encode_error(
+    "denied", "the master answers its own user, root, and whoever is in its group, and you are none of these"
+)
 
 Answer = Callable[[Request], Any]
 """Returns plain JSON at once, or raises a PreforkQError."""
@@ -49,6 +57,7 @@ class _Client:
     until: float
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: memoryview | None = None
+    is_denied: bool = False
 
 
 class ControlServer:
@@ -168,11 +177,10 @@ class ControlServer:
                 self._accepts_at = time.monotonic() + BREATH
                 return
             connection.setblocking(False)
-            if not _is_allowed(connection):
-                self._events.emit("control_refused", level="warning", uid=_peer(connection)[1])
-                connection.close()
-                continue
             client = _Client(connection, until=time.monotonic() + TIME_LIMIT)
+            if not _is_allowed(connection):
+                client.is_denied = True
+                self._events.emit("control_refused", level="warning", uid=_peer(connection)[1])
             self._clients[connection.fileno()] = client
             self._selector.register(connection, selectors.EVENT_READ, client)
             self._advance(client)
@@ -195,7 +203,8 @@ class ControlServer:
             client.incoming += data
             line, newline, _ = client.incoming.partition(b"\n")
             if newline:
-                client.outgoing = memoryview(self._answer_to(bytes(line)))
+                answer = DENIED if client.is_denied else self._answer_to(bytes(line))
+                client.outgoing = memoryview(answer)
             elif len(client.incoming) > MAX_REQUEST:
                 client.outgoing = memoryview(
                     encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
@@ -334,6 +343,16 @@ def _peer(connection: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
+def _groups(connection: socket.socket) -> set[int]:
+    """Return the groups of who connected; of one that has over 256 only its first."""
+    _, _, gid = _peer(connection)
+    try:
+        others = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_OF_AN_OPTION)
+    except OSError:
+        return {gid}
+    return {gid, *memoryview(others).cast("I")}
+
+
 def _is_allowed(connection: socket.socket) -> bool:
-    _, uid, gid = _peer(connection)
-    return uid in (0, os.geteuid()) or gid == os.getegid()
+    _, uid, _ = _peer(connection)
+    return uid in (0, os.geteuid()) or os.getegid() in _groups(connection)

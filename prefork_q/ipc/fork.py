@@ -23,9 +23,12 @@ INTERNAL_ERROR: Final = 70
 
 NODE_SIGNALS: Final = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
-    signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
+    signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGABRT,
 )  # fmt: skip
-"""Signals to the master that reach its children too, through the terminal or the process group."""
+"""Signals to the master that reach its children too, through the terminal or the process group.
+
+abort(3) ends a process all the same: it raises SIGABRT once more, with nobody to handle it.
+"""
 
 OOM_SCORE: Final = "/proc/self/oom_score_adj"
 
@@ -208,14 +211,21 @@ def _read_until_end(fd: int, timeout: float) -> bytes:
 def _has_exited(pid: int, timeout: float) -> bool:
     """Wait for a child of ours and reap it; False if it still lives after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    pidfd = os.pidfd_open(pid)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        # Somebody's import has had SIGCHLD ignored, and the kernel reaps.
+        return True
     try:
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
         poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
     finally:
         os.close(pidfd)
-    return os.waitpid(pid, os.WNOHANG)[0] == pid
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _prctl(option: int, value: int) -> None:

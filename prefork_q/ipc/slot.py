@@ -27,7 +27,8 @@ from typing import Final
 from prefork_q.ipc import stats
 from prefork_q.ipc.stats import BOUNDS, Held, Histogram, Running, Second, SlotNumbers, SlotSnapshot, TypeStats
 
-STATES: Final = ("starting", "ready", "draining")
+STATES: Final = ("starting", "ready", "draining", "hooks", "ended")
+"""hooks: starting, in the code of a start hook; ended: it exits by itself, and has told all there was."""
 IDLE: Final = 0
 RUNNING: Final = 1
 FINISHED: Final = 2
@@ -176,7 +177,7 @@ class WorkerSlot:
 
     @property
     def state(self) -> str:
-        """starting, ready or draining."""
+        """One of STATES."""
         return STATES[self._words[self._at + _STATE]]
 
     @state.setter

@@ -31,7 +31,7 @@ class Child:
     `pid` is None until it is known. `newborn_end` is the other end of the channel, and `newborn_sockets` are
     copies of the sockets on which it is to serve, open here only until they are sent. `cell` is its row of
     the scoreboard, if it has one. `made_by` is the template that was asked for it. `stopping`: the master
-    told it to stop, so its death is no crash; `killed_for`: why the master killed it. `farewell`: what it
+    told it to stop; `killed_for`: why the master killed it. `farewell`: what it
     said of its failure. `heard_at`: when it last said anything, boot time. `cause`: why it is gone, once
     it is.
 

@@ -83,12 +83,13 @@ def notice_of(
 ) -> DeathNotice:
     """Return what the keeper has to know to give back what a dead worker held.
 
-    Nothing is charged to any task if the master stopped or killed the worker for its own reasons, nor if
-    it had come to the end of a drain of its own: then it leaves what still runs in its slot, and exits 0.
-    But what it was killed for is: a task over its time limit, all that ran if it took too much memory.
+    Nothing is charged to any task if the master killed the worker for its own reasons, nor if it had come to
+    the end of a drain: then it says so, leaves what still runs in its slot, and exits 0. But what it was
+    killed for is: a task over its time limit, all that ran if it took too much memory. One that dies while
+    it drains has died of what it ran.
     `now`: boot time.
     """
-    ended_its_drain = slot.state == "draining" and exit.exit_code == 0
+    ended_its_drain = slot.state == "ended" and exit.exit_code == 0
     late = {entry.id for entry in post_mortem.timed_out}
     running = {one.id: Claim(one.id, one.token) for one in slot.running if one.id not in late}
     held = (Claim(one.id, one.token) for one in slot.holds if one.id not in running and one.id not in late)
@@ -98,7 +99,7 @@ def notice_of(
         cause=cause_of(child, exit, post_mortem),
         signal=exit.signal,
         exit_code=exit.exit_code,
-        drained=not child.is_charged and (child.stopping or child.killed_for is not None or ended_its_drain),
+        drained=not child.is_charged and (child.killed_for is not None or ended_its_drain),
         running=tuple(running.values()),
         held=tuple(held),
         peak_rss_bytes=exit.peak_rss_bytes,

@@ -67,6 +67,14 @@ class Judge:
 
     def _judge_newborn(self, child: Child, now: float, *, is_redis_away: bool) -> None:
         reason = f"not ready within {now - child.asked_at:.0f} s"
+        if child.cell is not None and self._board.worker(child.cell).state == "hooks":
+            # The user's code, as an import is.
+            until = child.asked_at + self._generation.settings.import_timeout
+            if now < until:
+                self._deadlines.set("boot", child.incarnation, until)
+                return
+            reason += ": a hook on_worker_start has not returned"
+            is_redis_away = False
         if child.is_greeted and is_redis_away:
             if child.generation == self._generation.number:
                 self._deadlines.set("boot", child.incarnation, now + self._generation.settings.boot_timeout)

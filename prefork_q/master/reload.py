@@ -13,6 +13,7 @@ before it is ready is tried again, while its predecessor goes on.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -85,6 +86,8 @@ class Reloads:
         self._is_wanted = False
         self._is_looking = False
         self._began_at = 0.0
+        self._abandoned: list[Place] = []
+        """Places whose replacement, for another reason, a reload has put off."""
 
     @property
     def is_running(self) -> bool:
@@ -134,6 +137,7 @@ class Reloads:
 
     def _begin(self) -> None:
         self._is_wanted = self._is_looking = False
+        self._abandoned = []
         generation = self._family.current.number + 1
         self._last = Outcome(self.number + 1, generation)
         self._began_at = boot_time()
@@ -146,6 +150,8 @@ class Reloads:
             if place.heir is not None and place.heir.generation == outcome.generation:
                 self._succession.dismiss(place.heir)
         outcome.outcome, outcome.reason, outcome.traceback = "failed", failure.reason, failure.traceback
+        for place in self._abandoned:
+            self._succession.replace(place)
         current = self._family.current.number
         self._events.emit(
             "reload_failed", level="error", gen=outcome.generation, reason=failure.reason,
@@ -174,7 +180,14 @@ class Reloads:
         if self._reread is None:
             current = self._family.current
             return Reading(current.settings, current.entrypoints)
-        return self._reread()
+        try:
+            return self._reread()
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            # Whatever somebody's file leads to, the node goes on.
+            reason = f"the configuration cannot be read: {error!r}"
+            raise NotWorking(reason, traceback.format_exc()) from error
 
     def _new_template(self, generation: Generation) -> Birth:
         place = self._family.slots.template
@@ -190,8 +203,9 @@ class Reloads:
     def _proof(self, generation: Generation, template: Child) -> Steps:
         slots = self._family.slots
         for place in (*slots.apis[:1], *slots.workers[:1]):
-            while self._succession.is_replacing(place):
-                yield
+            # The new code may be what mends it.
+            if self._succession.abandon(place):
+                self._abandoned.append(place)
             heir = yield from self._born(place, generation, template)
             if not heir.is_ready:
                 raise _why(heir)
@@ -230,6 +244,9 @@ class Reloads:
         while (place := self._next_old(number)) is not None:
             self._succession.replace(place)
             while self._succession.is_replacing(place):
+                if self._is_wanted and place.backoff.failures:
+                    # Its successor cannot start. Whoever asks for another reload may have mended that.
+                    return
                 yield
 
     def _next_old(self, number: int) -> Place | None:

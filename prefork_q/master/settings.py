@@ -38,8 +38,8 @@ class MasterSettings:
     `slots` is the most workers that there may ever be and `most_threads` the most threads that each may ever
     have (the scoreboard is made for them), `held` the most tasks that a worker may have claimed at once.
     `boot_timeout` is what a newborn has until it is ready, `import_timeout` the same where the handlers have
-    to be imported. `keep_fds` are descriptors that every child keeps, such as the log's. `preload` is auto,
-    on or off.
+    to be imported or a start hook runs. `keep_fds` are descriptors that every child keeps, such as the log's.
+    `preload` is auto, on or off.
     """
 
     version: str

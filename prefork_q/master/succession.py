@@ -60,6 +60,14 @@ class Succession:
     def is_replacing(self, place: Place) -> bool:
         return place in self._under_way
 
+    def abandon(self, place: Place) -> bool:
+        """Give up replacing who has this place, who keeps it; return whether that was under way."""
+        if self._under_way.pop(place, None) is None:
+            return False
+        if place.heir is not None:
+            self.dismiss(place.heir)
+        return True
+
     def carry_on(self) -> None:
         """Take the steps that can be taken now."""
         for place, steps in list(self._under_way.items()):
@@ -72,7 +80,9 @@ class Succession:
         return min((place.due_at for place in self._under_way if place.due_at > now), default=None)
 
     def _replacing(self, place: Place) -> Steps:
-        while not (self._family.is_closing or place.is_retired):
+        old = place.child
+        # If it has ended meanwhile, somebody else has its place already.
+        while not (self._family.is_closing or place.is_retired) and place.child in (old, None):
             heir = self._bear(place)
             if heir is None:
                 yield
@@ -88,9 +98,24 @@ class Succession:
         is_possible = place.role not in OUT_OF_TEMPLATE or (
             template is not None and template.state == "ready"
         )
-        if place.due_at > now or place.heir is not None or not is_possible:
+        if place.due_at > now or place.heir is not None or not is_possible or self._is_busy_retiring(place):
             return None
         return self.bear_heir(place, self._family.current, template)
+
+    def _is_busy_retiring(self, place: Place) -> bool:
+        """Whether a worker that leaves of its own accord, and may take its time, still has all hands full.
+
+        What it runs goes on beside the heir's work, and what those before it run: together that may be
+        less than another worker, else a queue of long tasks would make ever more processes.
+        """
+        old = place.child
+        if old is None or not self._leaves_by_itself(old):
+            return False
+        return sum(map(self._family.running_in, (old, *place.leaving))) >= old.threads
+
+    def _leaves_by_itself(self, child: Child) -> bool:
+        """Whether a worker has had its day and drains, which a reload would not wait for."""
+        return child.retires_for is not None and child.generation == self._family.current.number
 
     # -- its parts ---------------------------------------------------------------------------------------
 
@@ -107,10 +132,14 @@ class Succession:
             yield
 
     def hand_over(self, place: Place) -> None:
-        """The heir has the place from now on; who had it before is told to leave."""
+        """The heir has the place from now on; who had it before is told to leave.
+
+        A worker that leaves of its own accord is not hurried: it claims nothing more, and ends when nothing
+        runs in it.
+        """
         old = place.child
         place.handed_over()
-        if old is not None:
+        if old is not None and not self._leaves_by_itself(old):
             self._tell_to_leave(old)
 
     def resize(self, role: str, number: int) -> None:

@@ -46,9 +46,10 @@ class ForkGuard:
             if not self._is_child:
                 self._is_child = True
                 signal.set_wakeup_fd(-1)
+                # First: without faulthandler the worker's own handlers are back.
+                self._forget()
                 for number in CAUGHT:
                     signal.signal(number, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                self._forget()
         finally:
             self._unblock()

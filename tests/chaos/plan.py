@@ -41,7 +41,7 @@ KINDS: Mapping[str, float] = {
 }  # fmt: skip
 """Every kind of task and its weight."""
 
-CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, 0)
+CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,27 +267,41 @@ def test_the_socket_is_for_its_owner_and_group(tmp_path: Path, events: Events) -
     assert not path.exists()
 
 
+STRANGER = """
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX)
+os.setgroups([int(group) for group in sys.argv[2:]]); os.setgid(65534); os.setuid(65534)
+s.connect(sys.argv[1])
+try: s.sendall(b'{"v":1,"command":"ping"}\\n'); print(s.recv(1000).decode())
+except OSError as error: print("hung up")
+"""
+"""Somebody else, who is in the groups that are named."""
+
+
+def asked_by_a_stranger(path: Path, *groups: int) -> str:
+    for folder in (path.parent, *path.parent.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    command = [sys.executable, "-c", STRANGER, str(path), *map(str, groups)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_user_is_refused(tmp_path: Path, events: Events) -> None:
     path = tmp_path / "ctl.sock"
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    script = (
-        "import os, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX)\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "s.connect(sys.argv[1])\n"
-        'try: s.sendall(b\'{"v":1,"command":"ping"}\\n\'); print(s.recv(100))\n'
-        "except OSError as error: print(b'')\n"
-    )
     with serving(path, events):
         path.chmod(0o666)
-        said = subprocess.run(
-            [sys.executable, "-c", script, path], capture_output=True, text=True, check=True
-        )
-    assert said.stdout.strip() == "b''"
+        said = asked_by_a_stranger(path, os.getegid() + 1)
+    assert '"denied"' in said
     assert "control_refused" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_is_in_the_group_among_others_is_answered(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    with serving(path, events):
+        said = asked_by_a_stranger(path, os.getegid() + 1, os.getegid(), os.getegid() + 2)
+    assert '"ok":true' in said
 
 
 def test_what_a_dead_master_left_is_replaced(tmp_path: Path, events: Events) -> None:

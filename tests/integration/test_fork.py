@@ -261,3 +261,19 @@ def test_a_child_is_as_likely_to_be_ended_for_memory_as_any_other(tmp_path: Path
         shed_protection(str(score))
         # The kernel takes each write for the whole value; a file keeps what stood before it.
         assert score.read_text().removeprefix(before if after != before else "") == after
+
+
+def test_a_process_is_made_also_where_children_are_not_waited_for() -> None:
+    def bear() -> str:
+        # As an import may do that wants no zombies.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        reader, writer = os.pipe()
+
+        def tell() -> int:
+            os.write(writer, b"here")
+            return 0
+
+        pid = fork_detached(tell, keep_fds=(writer,))
+        return f"{os.read(reader, 10).decode()} {pid > 1}"
+
+    assert ask(bear) == "here True"

@@ -104,6 +104,26 @@ def test_a_socket_that_systemd_passes_is_taken_by_its_name() -> None:
         assert ran.stdout.split() == [name_of(one), "False"], ran.stderr
 
 
+def place(first: int, second: int) -> None:
+    """Make them descriptors 3 and 4, whichever they are."""
+    high = os.dup(first), os.dup(second)
+    for number, fd in enumerate(high, 3):
+        os.dup2(fd, number)
+
+
+def test_all_sockets_of_a_name_are_taken() -> None:
+    environ = {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "api:api"}
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ran = subprocess.run(
+            ["/bin/sh", "-c", 'LISTEN_PID=$$ exec "$0" -c "$1"', sys.executable, LISTEN],
+            env=os.environ | environ,
+            preexec_fn=lambda: place(one.fileno(), two.fileno()),
+            pass_fds=(3, 4), capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+
+        assert ran.stdout.split() == [name_of(one), name_of(two), "False"], ran.stderr
+
+
 def test_a_passed_socket_that_does_not_fit_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as idle:
         assert "there are: other" in passed(one, "other").stderr

@@ -180,6 +180,20 @@ def test_a_newborn_that_does_not_get_ready_is_killed(tmp_path: Path) -> None:
         home.until_running()
 
 
+def test_a_start_hook_may_take_as_long_as_an_import(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, workers=1, boot_timeout=0.5, import_timeout=10.0)
+    with household(tmp_path, settings, switches=("start_hook_takes_long",)) as home:
+        home.until_running()
+        assert home.events("exited") == []
+
+
+def test_but_not_longer(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, workers=1, boot_timeout=0.5, import_timeout=1.0)
+    with household(tmp_path, settings, switches=("start_hook_takes_long",)) as home:
+        (death, *_) = until(lambda: home.events("exited"), timeout=10.0, what="the newborn to be killed")
+        assert death["cause"].endswith("not ready within 1 s: a hook on_worker_start has not returned")
+
+
 def test_a_silent_keeper_is_replaced(tmp_path: Path) -> None:
     with household(tmp_path, replace(SETTINGS, keeper_silence=1.0)) as home:
         home.until_running()

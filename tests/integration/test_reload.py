@@ -322,3 +322,49 @@ def test_nothing_is_changed_any_more_while_the_node_stops(tmp_path: Path) -> Non
         home.send(signal.SIGHUP)
         assert home.wait() == 0
         assert home.events("reload_began") == []
+
+
+def test_a_reload_does_not_wait_for_a_replacement_that_cannot_succeed(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        before = home.until_running()
+        home.switches.set("worker_dies_at_birth")
+        ask(home.socket, "restart", {"worker": 0})
+        until(lambda: len(home.events("exited")) >= 2, 10, "heirs that die")
+        assert pids(home.status()) == pids(before)
+
+        # The code is mended, and that is what the reload is for.
+        home.switches.drop("worker_dies_at_birth")
+        assert reload(home)["outcome"] == "done"
+
+        after = home.until_running()
+        assert (after["generation"], after["degraded"]) == (2, [])
+        assert not set(pids(after)) & set(pids(before))
+
+
+def test_a_replacement_that_a_failed_reload_has_put_off_goes_on(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        before = home.until_running()
+        home.switches.set("worker_dies_at_birth")
+        ask(home.socket, "restart", {"worker": 0})
+        until(lambda: len(home.events("exited")) >= 2, 10, "heirs that die")
+        assert reload(home)["outcome"] == "failed"
+
+        home.switches.drop("worker_dies_at_birth")
+
+        until(lambda: pids(home.status())[0] not in (None, pids(before)[0]), 40, "the restart")
+        assert home.status()["generation"] == 1
+
+
+def test_the_next_reload_does_not_wait_for_one_whose_workers_cannot_start(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        home.until_running()
+        ask(home.socket, "reload")
+        # The proof of the new generation has worked; the others do not.
+        until(lambda: home.status()["generation"] == 2, 10, "the adoption")
+        home.switches.set("worker_dies_at_birth")
+        until(lambda: home.status()["state"] == "running" or home.events("exited"), 10, "what comes of it")
+        home.switches.drop("worker_dies_at_birth")
+
+        assert reload(home)["outcome"] == "done"
+
+        assert home.until_running()["generation"] == 3

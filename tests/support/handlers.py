@@ -216,6 +216,8 @@ def die(ctx: TaskContext, number: int = signal.SIGKILL, after: float = 0.0, time
         if crashes_so_far(ctx.id) > times:
             return "survived"
         time.sleep(after)
+        if number == signal.SIGABRT:
+            os.abort()  # as C code does: the signal alone is ignored, see ipc/fork.py
         os.kill(os.getpid(), number)
         time.sleep(30)  # a signal that is handled or ignored does not end it
         return "ignored"

@@ -258,6 +258,9 @@ class Children:
         is_tied = not switches.is_set("no_parent_death_signal")
         if not birth.introduce(parent_death_signal=signal.SIGTERM if is_tied else None):
             return 0
+        if switches.is_set("start_hook_takes_long"):
+            birth.scoreboard.worker(birth.cell).state = "hooks"
+            time.sleep(1.5)
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)
         if switches.is_set("import_leaves_lock"):
@@ -291,7 +294,7 @@ class Children:
             is_told = isinstance(message, Drain) or is_told
             if message is not None:
                 switches.note("told", [birth.slot, type(message).__name__])
-        slot.state = "draining"
+        slot.state = "ended"
         return 0
 
     def keep(self, birth: Birth) -> int:

@@ -67,7 +67,7 @@ class Node:
         folder: Path,
         *,
         namespace: str = "default",
-        target: str = HANDLERS,
+        target: str | None = HANDLERS,
         workers: int = 2,
         threads: int = 1,
         ledger: Path | None = None,
@@ -110,7 +110,8 @@ class Node:
 
     def command(self) -> list[str]:
         """The words that run it."""
-        return [str(PROGRAM), "run", self._target, *flags(self._options)]
+        target = [] if self._target is None else [self._target]
+        return [str(PROGRAM), "run", *target, *flags(self._options)]
 
     # -- life ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from prefork_q.config import OPTIONS
@@ -366,6 +367,8 @@ def test_the_api_alone_takes_tasks_and_stops_on_term(
         id = until(lambda: submitted(embedded), 10)
         assert embedded.ended(id)["result"] == 3
         embedded.port = first
+        # Arguments may hold a password.
+        assert [word for word in psutil.Process(process.pid).cmdline() if word] == ["prefork-q: api"]
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
@@ -376,3 +379,28 @@ def submitted(node: Node) -> str | None:
         return node.submit("add", {"a": 1, "b": 2})
     except OSError:
         return None
+
+
+def test_what_another_version_has_stored_ends_a_node_at_its_start(
+    program: Program, new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = new_server(is_persistent=True)
+    server.client().set("pq:{default}:layout", "2")
+    told = "has layout 2, and this version of prefork-q knows 1"
+
+    checked = program("check", HANDLERS, "--redis-url", server.url)
+    assert (checked.returncode, told in checked.stdout) == (78, True)
+    ways: tuple[dict[str, Any], ...] = ({}, {"workers": None, "no_fork": True})
+    for options in ways:
+        node = Node(server.url, tmp_path / f"node-{len(options)}", **options)
+        try:
+            node.start(wait_ready=False)
+            assert node.wait(20) == 78
+            assert told in node.log()
+            assert node.leftovers() == []
+        finally:
+            node.close()
+
+    # A worker may have asked for tasks before that.
+    left = {bytes(key) for key in server.client().keys("*") if b":claim:" not in key}
+    assert left == {b"pq:{default}:layout"}

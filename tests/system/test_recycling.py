@@ -242,3 +242,45 @@ def test_a_stop_hook_that_hangs_is_abandoned(start_node: StartNode, tmp_path: Pa
 
     assert node.events("hook_abandoned", hook="on_worker_stop")
     assert len(hooks.ran("stop")) == 1
+
+
+def test_recycling_leaves_long_tasks_their_time_and_makes_no_crowd(
+    start_node: StartNode, ledger: Ledger
+) -> None:
+    node = start_node(workers=2, max_tasks=1, drain_timeout="300ms")
+    ids = node.submit_many("sleep", [{"seconds": 1.5}] * 6, max_attempts=1)
+
+    tasks = [node.ended(id, 30) for id in ids]
+
+    assert {(task["status"], task["attempts"]) for task in tasks} == {("succeeded", 1)}
+    assert ledger.times_run() == dict.fromkeys(ids, 1)
+    runs = ledger.runs()
+    assert len({run.pid for run in runs}) == 6
+    for run in runs:
+        beside = [other for other in runs if other.started_at <= run.started_at < (other.ended_at or 0)]
+        assert len(beside) <= 2, "more at once than there are workers"
+
+
+def test_a_long_task_keeps_no_thread_of_its_place_idle(start_node: StartNode, ledger: Ledger) -> None:
+    node = start_node(workers=1, threads=4, max_tasks=4, drain_timeout="300ms")
+    long = node.submit("sleep", {"seconds": 6}, max_attempts=1)
+    until(lambda: ledger.starts(long), 10, "its start")
+
+    short = node.submit_many("sleep", [{"seconds": 0.05}] * 40, max_attempts=1)
+    assert {node.ended(id)["status"] for id in short} == {"succeeded"}
+
+    assert not ledger.ends(long)
+    assert node.ended(long)["status"] == "succeeded"
+    assert len({run.pid for run in ledger.runs()}) >= 10
+
+
+def test_what_kills_a_worker_that_is_about_to_be_recycled_is_charged(
+    start_node: StartNode, ledger: Ledger
+) -> None:
+    node = start_node(workers=1, threads=2, max_tasks=1, max_crashes=1)
+    id = node.submit("die", {"number": 11, "after": 1.5}, max_attempts=1)
+
+    task = node.ended(id, 30)
+
+    assert (task["status"], task["crashes"], len(ledger.runs(id))) == ("dead", 2, 2)
+    assert task["error"]["cause"]["signal"] == 11

@@ -143,6 +143,45 @@ def test_the_configuration_file_is_read_anew(start_node: StartNode, tmp_path: Pa
     assert "threads: 17 are more than the 16" in node.cli("ctl", "reload", "--wait").stderr
 
 
+def test_a_file_that_says_too_little_or_nonsense_refuses_the_reload_and_nothing_else(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    target, file = tmp_path / "handlers.py", tmp_path / "node.toml"
+    target.write_text(CODE.format(version=1))
+    file.write_text(f"target = '{target}:app'\n")
+    node = start_node(target=None, config=file)
+    before = node.pids()
+
+    for text, reason in (
+        ("", "Name the handlers"),
+        (f"target = '{target}:app'\ntoken_file = '~nobody-of-that-name/t'\n", "whose folder that is"),
+        ("target = [", "configuration file"),
+    ):
+        file.write_text(text)
+        done = node.cli("ctl", "reload", "--wait")
+        assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+
+    assert node.pids() == before
+    assert version_of(node) == 1
+    file.write_text(f"target = '{target}:app'\n")
+    assert node.cli("ctl", "reload", "--wait").returncode == 0
+
+
+def test_a_new_log_level_is_everybodys(start_node: StartNode, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("")
+    node = start_node(config=file, workers=1)
+    file.write_text("log_level = 'error'\n")
+    assert node.cli("ctl", "reload", "--wait").returncode == 0
+
+    told = node.submit("return", {"value": 1})
+    assert node.ended(told)["status"] == "succeeded"
+    dead = node.submit("raise", {}, max_attempts=1)
+    node.wait_event("finished", id=dead)
+
+    assert node.events("finished", id=told) == []
+
+
 def test_changed_code_is_reloaded_by_itself_in_development(start_node: StartNode, tmp_path: Path) -> None:
     target = tmp_path / "code" / "handlers.py"
     target.parent.mkdir()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from prefork_q.ipc.fork import NODE_SIGNALS
 from prefork_q.keys import Keys
 from tests.support.ledger import Ledger
 from tests.support.node import Node
@@ -324,3 +325,34 @@ def test_after_the_masters_death_all_end_and_the_next_node_has_its_own_alone(
     assert len([p for p in node.processes() if "prefork-q: worker" in " ".join(p.cmdline())]) == 3
     until(all_ended(node, len(ids)), 30, "the end of all tasks")
     assert ledger.overlaps() == []
+
+
+def test_children_ignore_what_is_meant_for_their_master(start_node: StartNode, ledger: Ledger) -> None:
+    node = start_node(workers=1)
+    id = node.submit("sleep", {"seconds": 2}, max_attempts=1)
+    until(lambda: ledger.starts(id), 10, "a start")
+    before = {role: pids for role, pids in node.pids().items() if role not in ("master", "store")}
+
+    for number in (*NODE_SIGNALS, signal.SIGCONT):
+        for pid in (pid for pids in before.values() for pid in pids):
+            os.kill(pid, number)
+
+    task = node.ended(id)
+    assert (task["status"], task["attempts"], task["crashes"]) == ("succeeded", 1, 0)
+    assert {role: node.pids()[role] for role in before} == before
+    assert node.events("exited") == []
+
+
+def test_an_attempt_that_outlasts_the_drain_has_one_line(
+    start_node: StartNode, observer: Node, ledger: Ledger
+) -> None:
+    node = start_node(workers=1, threads=2, drain_timeout="1s")
+    id = node.submit("sleep", {"seconds": 30}, max_attempts=1)
+    until(lambda: ledger.starts(id), 10, "a start")
+
+    assert node.stop() == 0
+
+    assert observer.task(id)["status"] == "pending"
+    (line,) = [entry for entry in node.events(id=id) if "outcome" in entry]
+    assert (line["outcome"], line["attempt"], line["worker"]) == ("released", 1, 0)
+    assert line["duration_ms"] > 500

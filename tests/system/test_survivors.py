@@ -151,3 +151,12 @@ def test_as_process_one_the_master_buries_everybody(namespaced: tuple[Node, psut
     assert node.status()["degraded"] == []
     master.send_signal(signal.SIGTERM)
     assert node.wait(10) == 0
+
+
+def test_as_process_one_the_master_dies_of_its_watchdog_too(namespaced: tuple[Node, psutil.Process]) -> None:
+    node, master = namespaced
+
+    master.send_signal(signal.SIGABRT)
+
+    until(lambda: not master.is_running() or master.status() == psutil.STATUS_ZOMBIE, 10, "its end")
+    assert len(node.events("aborted")) == 1

@@ -73,17 +73,23 @@ def test_a_notice_tells_who_was_in_a_handler_and_what_else_was_held(child: Child
 
 
 def test_what_the_master_ended_itself_charges_nobody(child: Child, slot: WorkerSlot) -> None:
-    child.stopping = True
-    assert notice_of(child, KILLED, slot.snapshot()).drained
-    child.stopping = False
     child.killed_for = "not ready within 30 s"
     assert notice_of(child, KILLED, slot.snapshot()).drained
 
 
-def test_the_end_of_a_workers_own_drain_charges_nobody(child: Child, slot: WorkerSlot) -> None:
-    slot.state = "draining"
+def test_the_end_of_a_drain_charges_nobody(child: Child, slot: WorkerSlot) -> None:
+    slot.state = "ended"
     assert notice_of(child, Exit(0, None), slot.snapshot()).drained
     assert not notice_of(child, KILLED, slot.snapshot()).drained
+
+
+@pytest.mark.parametrize("exit", [KILLED, Exit(0, None), Exit(1, None)])
+def test_a_worker_that_dies_while_it_drains_has_died_of_what_it_ran(
+    child: Child, slot: WorkerSlot, exit: Exit
+) -> None:
+    slot.state = "draining"
+    child.stopping = True
+    assert not notice_of(child, exit, slot.snapshot()).drained
 
 
 def test_a_handler_that_exits_is_charged(child: Child, slot: WorkerSlot) -> None:
