@@ -81,7 +81,9 @@ class TaskContext:
         """
         if not isinstance(fraction, (int, float)) or math.isnan(fraction):
             raise ValueError(f"progress: a fraction from 0 to 1, not {fraction!r}")
-        self._runtime.report_progress(min(max(float(fraction), 0.0), 1.0), str(note)[:NOTE_LIMIT])
+        # A name of a file may have what cannot be written as UTF-8.
+        text = str(note)[:NOTE_LIMIT].encode("utf-8", "backslashreplace").decode()[:NOTE_LIMIT]
+        self._runtime.report_progress(min(max(float(fraction), 0.0), 1.0), text)
 
     @property
     def cancelled(self) -> bool:

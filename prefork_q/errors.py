@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, ClassVar
 
 
@@ -127,9 +128,18 @@ class TaskFailed(PreforkQError):
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: run this task again after `seconds`. It uses an attempt."""
+    """Raised by a handler: run this task again after `seconds`, a number or a timedelta. It uses an attempt.
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    Raises:
+        TypeError: `seconds` is something else, such as the text of a header: what is raised then is not what
+            was meant, and says so.
+    """
+
+    def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+        elif not isinstance(seconds, (int, float)):
+            raise TypeError(f"RetryAfter: give seconds as a number or a timedelta, not {seconds!r:.100}")
         super().__init__(reason or f"retry after {seconds:g} s")
         self.seconds = seconds
 

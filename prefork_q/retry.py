@@ -21,7 +21,8 @@ class Retry:
     clamped before it is taken. An exception of a type in `never` is not retried.
 
     Raises:
-        ConfigurationError: a number is negative, not finite, or out of its range.
+        ConfigurationError: a number is negative, not finite, or out of its range; `never` is no tuple of
+            exceptions.
     """
 
     base: float = 1.0
@@ -40,6 +41,11 @@ class Retry:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and low <= value <= high):
                 raise ConfigurationError(f"Retry({name}={value!r}): must be from {low:g} to {high:g}")
+        never = self.never
+        if not isinstance(never, tuple) or not all(map(_is_exception, never)):
+            raise ConfigurationError(
+                f"Retry(never={never!r}): must be a tuple of exceptions, as in never=(ValueError,)"
+            )
 
     def delay(self, attempt: int, rng: random.Random) -> float:
         """Return the seconds to wait after `attempt` (from 1) has failed."""
@@ -58,3 +64,7 @@ class Retry:
 
     def _jittered(self, seconds: float, rng: random.Random) -> float:
         return min(seconds * (1 + self.jitter * rng.random()), MAX_DELAY)
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)

@@ -18,6 +18,7 @@ from typing import Any, NotRequired
 import orjson
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
 
 from prefork_q import strict_json
 from prefork_q.errors import ConfigurationError, Invalid, InvalidPayload
@@ -31,6 +32,9 @@ else:
 
 ERRORS_SHOWN = 100
 """Errors that one refusal lists: a long list of wrong values would make a longer answer."""
+
+ERRORS_LISTED = 5_000
+"""With more than that none is told alone."""
 
 JSON_NAMES: dict[type, str] = {
     str: "a string",
@@ -108,6 +112,8 @@ class PayloadSchema:
         return schema
 
     def _members_adapter(self) -> TypeAdapter[Any]:
+        for parameter in self._signature.parameters:
+            self._refuse_field(parameter)
         fields = {
             parameter.name: parameter.annotation
             if parameter.is_required
@@ -121,6 +127,20 @@ class PayloadSchema:
             strict=True, extra="forbid" if self._signature.extras is None else "allow", title=self._type
         )
         return self._adapter_of(members)
+
+    def _refuse_field(self, parameter: Parameter) -> None:
+        name = parameter.name
+        if isinstance(parameter.default, FieldInfo):
+            raise ConfigurationError(
+                f"handler {self._type}: a Field is no default of {name}: write "
+                f"{name}: Annotated[..., Field(...)], and the default after it"
+            )
+        for one in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(one, FieldInfo) and (one.alias or one.validation_alias):
+                raise ConfigurationError(
+                    f"handler {self._type}: {name} has an alias: a payload's members are called as the "
+                    "parameters are"
+                )
 
     def _extras_adapter(self) -> TypeAdapter[Any] | None:
         extras: Any = self._signature.extras
@@ -144,6 +164,10 @@ class PayloadSchema:
         if type(payload) is not dict:
             detail = f"must be an object, not {JSON_NAMES[type(payload)]}"
             return InvalidPayload(f"the payload of {self._type} {detail}", (("/payload", detail),))
+        count = error.error_count()
+        if count > ERRORS_LISTED:
+            # To list them takes a kilobyte each.
+            return self._invalid((("/payload", f"{count:,} values are wrong"),), 1)
         problems = error.errors(include_url=False, include_context=False)
         unique = dict.fromkeys(
             (_pointer(problem["loc"], payload, problem["type"]), self._detail(problem))
@@ -175,7 +199,18 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     # A model whose own annotations cannot be looked up yet would only say so when it is used.
     adapter.rebuild(raise_errors=True)
+    if _is_lazy(adapter.core_schema):
+        raise TypeError("an Iterable is checked only while it is read: write list[...] or Sequence[...]")
     return adapter
+
+
+def _is_lazy(schema: object) -> bool:
+    """Whether a core schema of pydantic has a part that is checked when it is used."""
+    if isinstance(schema, dict):
+        return schema.get("type") == "generator" or any(
+            _is_lazy(part) for name, part in schema.items() if name not in ("metadata", "default", "expected")
+        )
+    return isinstance(schema, (list, tuple)) and any(map(_is_lazy, schema))
 
 
 def _is_checkable(annotation: Any) -> bool:

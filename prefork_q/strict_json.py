@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 import orjson
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from prefork_q.errors import Invalid
 
@@ -60,7 +60,8 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
         value = _decoder(flaws).decode(text)
     except json.JSONDecodeError as error:
         raise Invalid(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    if flaws or "\\ud" in text or "\\uD" in text:
+    # Most escapes of this kind are halves of a pair; the encoder knows, and is quick.
+    if flaws or (("\\ud" in text or "\\uD" in text) and not _can_be_written(value)):
         _refuse_flaws(value)
     return value
 
@@ -83,7 +84,7 @@ def encode(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
     # look at every value.
     if len(body) > 2 * max_depth and _is_text_deeper(body, max_depth):
         raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
-    if b"null" in body:
+    if b"null" in body and _may_have_nan(value):
         _refuse_flaws(_plain(value))
     return body
 
@@ -143,19 +144,17 @@ def _refuse_flaws(value: object) -> None:
             raise Invalid(f"{pointer[:POINTER_SHOWN] or 'the value'}: {detail}", pointer=pointer)
 
 
-def _walk(value: object) -> list[tuple[str, object]]:
-    """Return every part of `value` with its pointer, names of members included."""
-    found: list[tuple[str, object]] = []
+def _walk(value: object) -> Iterator[tuple[str, object]]:
+    """Yield every part of `value` with its pointer, names of members included."""
     waiting: list[tuple[str, object]] = [("", value)]
     while waiting:
         pointer, part = waiting.pop()
-        found.append((pointer, part))
+        yield pointer, part
         if isinstance(part, dict):
-            found += [(pointer, name) for name in part]
+            yield from ((pointer, name) for name in part)
             waiting += [(f"{pointer}/{escape_pointer(name)}", part[name]) for name in reversed(part)]
         elif isinstance(part, (list, tuple)):
             waiting += [(f"{pointer}/{n}", part[n]) for n in range(len(part) - 1, -1, -1)]
-    return found
 
 
 def _flaw_of(part: object) -> str | None:
@@ -176,6 +175,20 @@ def _has_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def _can_be_written(value: object) -> bool:
+    try:
+        orjson.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _may_have_nan(value: object) -> bool:
+    """Whether there may be a NaN or an infinity in it; a text that has such a word counts too."""
+    body = to_json(value, inf_nan_mode="constants", by_alias=True)
+    return b"NaN" in body or b"Infinity" in body
 
 
 def _plain(value: object) -> object:

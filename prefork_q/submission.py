@@ -24,6 +24,7 @@ from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, MAX_ATTEMPTS_LIM
 IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 """1 to 255 visible ASCII characters."""
 MIN_TIMEOUT: Final = 0.001
+DEFAULTS: Final = {"queue": DEFAULT_QUEUE, "max_attempts": DEFAULT_MAX_ATTEMPTS}
 
 
 # Not frozen: that would make it twice as dear to create, and in a bulk that counts.
@@ -33,7 +34,8 @@ class NewTask:
 
     `delay` and `timeout` are seconds, `run_at` seconds since the epoch or a datetime with a zone;
     at most one of `delay` and `run_at` is given. `filled_in` names the options that were not asked for,
-    but are those of the handler: an idempotency key does not stand for them.
+    but are those of the handler: an idempotency key does not stand for them. None: that is not known, and
+    what equals a default counts as not asked for.
     """
 
     type: str
@@ -44,7 +46,7 @@ class NewTask:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: float | timedelta | None = None
     idempotency_key: str | None = None
-    filled_in: Collection[str] = ()
+    filled_in: Collection[str] | None = None
 
 
 def prepare_all(news: Iterable[NewTask], *, payload_limit: int) -> list[Submission]:
@@ -89,13 +91,12 @@ def prepare(new: NewTask, id: str | None = None, *, payload_limit: int) -> Submi
 def _fingerprint(
     new: NewTask, payload: object, delay: float | None, run_at: float | None, timeout: float | None
 ) -> str:
-    """Return the digest of what was asked for. An option with its default counts as not given, so that the
-    ways to submit, some of which know no better, agree."""
+    """Return the digest of what was asked for."""
     given: dict[str, Any] = {"queue": new.queue, "max_attempts": new.max_attempts, "timeout": timeout}
-    for name, default in (("queue", DEFAULT_QUEUE), ("max_attempts", DEFAULT_MAX_ATTEMPTS)):
-        if given[name] == default:
-            given[name] = None
-    given |= dict.fromkeys(new.filled_in)
+    filled_in = new.filled_in
+    if filled_in is None:
+        filled_in = [name for name, default in DEFAULTS.items() if given[name] == default]
+    given |= dict.fromkeys(filled_in)
     return fingerprint(
         new.type,
         payload,

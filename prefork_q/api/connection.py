@@ -117,11 +117,12 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return problem
 
     def received(self, data: bytes) -> bool:
+        before = self.request
         taken: bool = super().received(data)
         self.is_new = False
         if self.request is None:
             self.begun = None
-        elif self.begun is None:
+        elif self.begun is None or self.request is not before:
             self.begun = time.monotonic()
         return taken
 

@@ -31,7 +31,7 @@ from prefork_q.inspector import Counts, Inspector, QueueCounts
 
 QUEUES_SHOWN = 100
 """Queues with series of their own; the rest is one, named OTHER as with types."""
-OTHER = "(other)"
+OTHER = "other"
 
 PER_TYPE = (
     ("completed", "Attempts that succeeded, on this node."),
@@ -163,8 +163,10 @@ def grouped(queues: Sequence[QueueCounts]) -> list[tuple[str, list[QueueCounts]]
     """
     ranked = sorted(queues, key=lambda queue: (-queue.submitted, queue.name))
     shown = sorted(ranked[:QUEUES_SHOWN], key=lambda queue: queue.name)
-    others = ranked[QUEUES_SHOWN:]
-    return [(queue.name, [queue]) for queue in shown] + ([(OTHER, others)] if others else [])
+    groups = {queue.name: [queue] for queue in shown}
+    if others := ranked[QUEUES_SHOWN:]:
+        groups.setdefault(OTHER, []).extend(others)
+    return list(groups.items())
 
 
 def of_node(node: Mapping[str, Any]) -> Iterator[Metric]:

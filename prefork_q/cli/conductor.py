@@ -144,6 +144,8 @@ class Conductor:
             self._events.emit("failed", level="error", role="store", reason="the embedded server has ended")
             self._drain(0.0)
         if self._over and not self._is_draining:
+            # Whoever has ended may have said why just before.
+            self._listen()
             self.exit_code = self.exit_code or 1
             self._drain(self._drain_timeout)
         if WORKER in self._over and not self._is_returning:

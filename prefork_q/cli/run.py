@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,6 +79,9 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         ConfigurationError: it cannot be started so; nothing is left behind.
     """
     config = read()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What handlers print is seen at once, and none of it waits in a buffer that a fork would double.
+        sys.stdout.reconfigure(line_buffering=True)
     config.require_socket_paths()
     if config.no_fork:
         require_possible_alone(config)

@@ -11,6 +11,7 @@ import os
 import random
 import select
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -136,6 +137,7 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
         _close_all_but(kept)
         shed_protection()
         random.seed()
+        _seed_numpy()
         code = child()
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
@@ -143,6 +145,13 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
         os._exit(code & 0xFF)
+
+
+def _seed_numpy() -> None:
+    """Give numpy's global generator a state of its own, if the handlers' import has brought it along."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def _shed_signals() -> None:

@@ -278,6 +278,10 @@ _BY_NAME: dict[str, type[Any]] = {
 def encode(message: Message) -> bytes:
     """Return the message as JSON: its name, then its members."""
     members = {field.name: getattr(message, field.name) for field in fields(message)}
+    for name, value in members.items():
+        if type(value) is str and not value.isascii():
+            # The text of an exception may have what cannot be written as UTF-8.
+            members[name] = value.encode("utf-8", "backslashreplace").decode()
     return orjson.dumps([type(message).__name__, members], default=_plain)
 
 

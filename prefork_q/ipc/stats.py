@@ -47,6 +47,8 @@ MAX_QUEUES: Final = 16
 """Queues likewise."""
 OTHER: Final = "(other)"
 """All those together. No type or queue can have such a name."""
+OTHER_SHOWN: Final = "other"
+"""What they are called where numbers are shown, together with a type or queue that is called so."""
 NAME_BYTES: Final = 100
 
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

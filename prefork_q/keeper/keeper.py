@@ -256,7 +256,7 @@ class Keeper:
         say when it is done.
         """
         states = [slot.state for slot in self._board.workers() if slot.is_alive]
-        if "draining" in states or not self._returner.is_done or not self._troubled_at:
+        if {"draining", "ended"} & set(states) or not self._returner.is_done or not self._troubled_at:
             self._troubled_at = now
         return now - self._troubled_at > (CALM if states else 5 * CALM)
 

@@ -40,6 +40,11 @@ class Births:
         self._numbers = itertools.count(1)
         self._pid = os.getpid()
 
+    @property
+    def free_rows(self) -> int:
+        """How many workers more the scoreboard has room for."""
+        return self._cells[WORKER].free
+
     def fork(self, place: Place, now: float, generation: Generation, *, may_preload: bool) -> Child:
         """Make a process of a role that the template does not make.
 

@@ -35,7 +35,8 @@ class Child:
     said of its failure. `heard_at`: when it last said anything, boot time. `cause`: why it is gone, once
     it is.
 
-    Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord;
+    Of a worker: `stacks` is the file for what its threads do; `retires_for` why it leaves of its own accord,
+    `is_hurried` that somebody does not want to wait for that; `has_hook_time`: its start hook was given more;
     `is_charged`: the master killed it, and for what runs in it; `killed_as`: the word for it in the metrics.
     """
 
@@ -59,6 +60,8 @@ class Child:
     farewell: Failed | None = None
     stacks: StackFile | None = None
     retires_for: str | None = None
+    is_hurried: bool = False
+    has_hook_time: bool = False
     is_charged: bool = False
     killed_as: str = "killed"
     cause: str | None = None
@@ -271,6 +274,10 @@ class Cells:
 
     def __init__(self, number: int) -> None:
         self._free = list(range(number))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
 
     def take(self) -> int | None:
         """Return a row that nobody writes, None if there is none."""

@@ -228,7 +228,7 @@ class Family:
                 )
 
     def _retires(self, child: Child, reason: str) -> None:
-        """It claims nothing more, and ends when it is idle; another is to be there before that."""
+        """It claims nothing more, and ends when nothing runs in it; an heir comes when there is room."""
         child.retires_for = reason
         self._events.emit("retiring", cause=f"recycled: {reason}", **child.who())
         if child is child.place.child and not child.stopping and not self.is_closing:
@@ -417,6 +417,11 @@ class Family:
         is_settled = child.role == WORKER or now - child.asked_at >= SETTLED
         was_ready = child.stopping or (child.is_ready and is_settled)
         return child.place.emptied(now, cause, was_ready=was_ready, child=child)
+
+    @property
+    def free_rows(self) -> int:
+        """How many workers more there can be."""
+        return self._births.free_rows
 
     def running_in(self, worker: Child) -> int:
         """Return how many tasks it runs."""

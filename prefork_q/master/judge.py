@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefork_q.ipc.scoreboard import Scoreboard
-from prefork_q.master.children import Child, Slots
+from prefork_q.master.children import WORKER, Child, Slots
 from prefork_q.master.deadlines import Deadlines, Silence
 from prefork_q.master.settings import Generation
 
@@ -67,11 +67,13 @@ class Judge:
 
     def _judge_newborn(self, child: Child, now: float, *, is_redis_away: bool) -> None:
         reason = f"not ready within {now - child.asked_at:.0f} s"
-        if child.cell is not None and self._board.worker(child.cell).state == "hooks":
-            # The user's code, as an import is.
-            until = child.asked_at + self._generation.settings.import_timeout
-            if now < until:
-                self._deadlines.set("boot", child.incarnation, until)
+        if self._is_in_hook(child):
+            if not child.has_hook_time:
+                # The user's code, as an import is.
+                child.has_hook_time = True
+                settings = self._generation.settings
+                more = max(0.0, settings.import_timeout - settings.boot_timeout)
+                self._deadlines.set("boot", child.incarnation, now + more)
                 return
             reason += ": a hook on_worker_start has not returned"
             is_redis_away = False
@@ -83,6 +85,11 @@ class Judge:
             reason += ": Redis is unreachable"
         self._judge_template(child)
         self._kill(child, reason)
+
+    def _is_in_hook(self, child: Child) -> bool:
+        if child.role != WORKER or child.cell is None:
+            return False
+        return self._board.worker(child.cell).state == "hooks"
 
     def _judge_template(self, newborn: Child) -> None:
         """It answers one request after the other: one that has answered none since then hangs."""

@@ -114,7 +114,7 @@ class Orders:
         pid = place.child.pid if place.child is not None else None
         place.due_at = 0.0
         if place.child is not None:
-            self._succession.replace(place)
+            self._succession.hurry(place)
         self._events.emit("restart_asked", worker=number, pid=pid)
         return {"worker": number, "pid": pid}
 

@@ -6,9 +6,10 @@
 4. Only now is it adopted: the template is replaced, then place by place the api processes and the workers,
    each up before its predecessor leaves; a keeper with the new configuration follows the old one.
 
-Whatever fails before 4 leaves everything as it was, also what takes too long: a template and whoever imports
-has `import_timeout`, any other `boot_timeout`, be Redis away or not. After it nothing is given up: who dies
-before it is ready is tried again, while its predecessor goes on.
+Whatever fails before 4 leaves everything as it was, also what takes too long: a template, whoever imports
+and a start hook have `import_timeout`, any other `boot_timeout`, be Redis away or not. A replacement that was
+under way for another reason is put off for 3, since the new code may be what it needs. After 4 nothing is
+given up: who dies before it is ready is tried again, while its predecessor goes on, until another reload.
 """
 
 from __future__ import annotations
@@ -150,9 +151,11 @@ class Reloads:
             if place.heir is not None and place.heir.generation == outcome.generation:
                 self._succession.dismiss(place.heir)
         outcome.outcome, outcome.reason, outcome.traceback = "failed", failure.reason, failure.traceback
-        for place in self._abandoned:
-            self._succession.replace(place)
         current = self._family.current.number
+        for place in (*self._family.slots.apis, *self._family.slots.workers):
+            is_old = place.child is not None and place.child.generation != current
+            if is_old or place in self._abandoned:
+                self._succession.replace(place)
         self._events.emit(
             "reload_failed", level="error", gen=outcome.generation, reason=failure.reason,
             traceback=failure.traceback or None, detail=f"generation {current} goes on",
@@ -203,6 +206,8 @@ class Reloads:
     def _proof(self, generation: Generation, template: Child) -> Steps:
         slots = self._family.slots
         for place in (*slots.apis[:1], *slots.workers[:1]):
+            while self._succession.is_filling(place):
+                yield
             # The new code may be what mends it.
             if self._succession.abandon(place):
                 self._abandoned.append(place)
@@ -234,6 +239,8 @@ class Reloads:
         if after.workers != before.workers:
             succession.resize(WORKER, after.workers)
         succession.resize(API, after.api_processes)
+        for place in family.slots.workers:
+            succession.hurry_leaving(place)
         if reading.is_changed and family.slots.watcher is not None:
             succession.replace(family.slots.watcher)
         # Whoever died of the old code need not wait any longer.
@@ -242,11 +249,13 @@ class Reloads:
 
     def _replace_all(self, number: int) -> Steps:
         while (place := self._next_old(number)) is not None:
+            failures = place.backoff.failures
             self._succession.replace(place)
             while self._succession.is_replacing(place):
-                if self._is_wanted and place.backoff.failures:
-                    # Its successor cannot start. Whoever asks for another reload may have mended that.
-                    return
+                if self._is_wanted and place.backoff.failures > failures:
+                    # Whoever asks for another reload may have mended that.
+                    cause = f"{place.last_cause}; another reload was asked for"
+                    raise NotWorking(f"{place.name} of the new generation cannot start: {cause}")
                 yield
 
     def _next_old(self, number: int) -> Place | None:

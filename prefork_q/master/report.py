@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.ipc.slot import WorkerSlot
-from prefork_q.ipc.stats import Histogram
+from prefork_q.ipc.stats import Histogram, TypeStats
 from prefork_q.master.children import WORKER, Child, Place, Slots
 from prefork_q.master.health import Condition, condition, told
 from prefork_q.master.settings import MasterSettings
 from prefork_q.master.totals import Totals
+
+N = TypeVar("N", TypeStats, Histogram)
 
 
 class Report:
@@ -141,9 +144,9 @@ class Report:
                     "dead": numbers.counts[stats.DEAD],
                     "durations": _histogram(numbers.durations),
                 }
-                for name, numbers in sorted(total.types.items())
+                for name, numbers in sorted(_shown(total.types).items())
             },
-            "waits": {queue: _histogram(wait) for queue, wait in sorted(total.waits.items())},
+            "waits": {queue: _histogram(wait) for queue, wait in sorted(_shown(total.waits).items())},
             "workers": {state: states[state] for state in ("starting", "ready", "draining", "backoff")},
             "restarts": dict(sorted(total.restarts.items())),
             "memory": [
@@ -232,6 +235,16 @@ class Report:
         return told(place.name, self._condition(place.child, now), silent)
 
 
+def _shown(numbers: Mapping[str, N]) -> dict[str, N]:
+    """Return numbers by the names under which they are shown."""
+    shown = {name: one for name, one in numbers.items() if name != stats.OTHER}
+    others = numbers.get(stats.OTHER)
+    if others is not None:
+        own = shown.get(stats.OTHER_SHOWN)
+        shown[stats.OTHER_SHOWN] = others if own is None else own + others
+    return shown
+
+
 def _state(board: Scoreboard, place: Place) -> str:
     """A worker that drains of its own accord says so in its slot."""
     child = place.child
@@ -239,7 +252,7 @@ def _state(board: Scoreboard, place: Place) -> str:
         place.state == "ready"
         and child is not None
         and child.cell is not None
-        and board.worker(child.cell).state == "draining"
+        and board.worker(child.cell).state in ("draining", "ended")
     ):
         return "draining"
     return place.state

@@ -27,6 +27,9 @@ ASK_AGAIN: Final = 1.0
 """Seconds for which an api process that was replaced goes on to answer on connections that are open: a
 client that is just about to use one would find it closed."""
 
+RESERVED: Final = 4
+"""There is to be a free row of the scoreboard for each so many places."""
+
 Steps = Iterator[None]
 """Steps that are taken one after the other; each yield waits for the next turn of the loop."""
 
@@ -60,6 +63,24 @@ class Succession:
     def is_replacing(self, place: Place) -> bool:
         return place in self._under_way
 
+    def hurry(self, place: Place) -> None:
+        """Begin to replace who has this place, and who leaves of its own accord has no more time for that."""
+        if place.child is not None:
+            place.child.is_hurried = True
+        self.replace(place)
+
+    def hurry_leaving(self, place: Place) -> None:
+        """Tell those to leave that have been replaced and had all their time."""
+        for child in place.leaving:
+            if not child.stopping:
+                self._tell_to_leave(child)
+
+    def is_filling(self, place: Place) -> bool:
+        """Whether nobody has this place, and an heir is well on its way."""
+        return place in self._under_way and place.child is None and place.heir is not None and (
+            place.backoff.failures == 0
+        )  # fmt: skip
+
     def abandon(self, place: Place) -> bool:
         """Give up replacing who has this place, who keeps it; return whether that was under way."""
         if self._under_way.pop(place, None) is None:
@@ -90,7 +111,10 @@ class Succession:
             yield from self.until_settled(heir)
             if heir.is_ready and place.heir is heir:
                 self.hand_over(place)
-                return
+                if heir.retires_for is None:
+                    return
+                # It has said so before it had the place.
+                old = heir
 
     def _bear(self, place: Place) -> Child | None:
         now = boot_time()
@@ -111,11 +135,15 @@ class Succession:
         old = place.child
         if old is None or not self._leaves_by_itself(old):
             return False
+        # Some rows of the scoreboard are kept for whoever dies.
+        if self._family.free_rows <= len(self._slots.workers) // RESERVED:
+            return True
         return sum(map(self._family.running_in, (old, *place.leaving))) >= old.threads
 
     def _leaves_by_itself(self, child: Child) -> bool:
         """Whether a worker has had its day and drains, which a reload would not wait for."""
-        return child.retires_for is not None and child.generation == self._family.current.number
+        is_current = child.generation == self._family.current.number
+        return child.retires_for is not None and is_current and not child.is_hurried
 
     # -- its parts ---------------------------------------------------------------------------------------
 
@@ -148,6 +176,7 @@ class Succession:
             for child in (place.child, place.heir):
                 if child is not None:
                     self.dismiss(child)
+            self.hurry_leaving(place)
 
     def dismiss(self, child: Child) -> None:
         """Tell a process to leave that nobody has taken over from."""

@@ -267,7 +267,7 @@ class Worker:
     def _look_after_orders(self, ready: Container[int]) -> None:
         if not self._is_orphan and self._channel.fileno() in ready:
             self._read_channel()
-        if self._is_terminated and self._deadline is None:
+        if self._is_terminated and self._deadline in (None, math.inf):
             self._drain(self._settings.drain_timeout)
 
     def _has_had_its_day(self) -> bool:

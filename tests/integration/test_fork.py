@@ -6,8 +6,10 @@ import os
 import random
 import select
 import signal
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -277,3 +279,21 @@ def test_a_process_is_made_also_where_children_are_not_waited_for() -> None:
         return f"{os.read(reader, 10).decode()} {pid > 1}"
 
     assert ask(bear) == "here True"
+
+
+def test_what_numpy_draws_is_different_in_each_process() -> None:
+    # A stand-in, with a state that a fork copies as it does that of numpy.
+    class Random(types.ModuleType):
+        state = 7
+
+        def seed(self) -> None:
+            self.state = int.from_bytes(os.urandom(8), "big")
+
+    module = Random("numpy.random")
+    sys.modules["numpy.random"] = module
+    try:
+        drawn = {ask(lambda: module.state) for _ in range(3)}
+    finally:
+        del sys.modules["numpy.random"]
+
+    assert len(drawn | {"7"}) == 4

@@ -89,16 +89,16 @@ def test_a_killed_process_is_replaced_at_once(tmp_path: Path, role: str) -> None
         }
 
         os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
         until(lambda: any(e["pid"] == pid for e in home.events("exited")), what="the death to be seen")
         status = home.until_running()
 
-        assert time.monotonic() - began < 1.0
         assert home.pid_of(role) != pid
         assert {name: home.pid_of(name) for name in others} == others
         (death,) = home.events("exited")
         assert death["cause"] == "killed by signal 9 (SIGKILL)"
         assert death["pid"] == pid
+        # It waits for nothing.
+        assert death.get("next_start_s") is None
         if role == "worker 0":
             assert status["workers"][0]["restarts"] == 1
         else:
@@ -181,17 +181,21 @@ def test_a_newborn_that_does_not_get_ready_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_start_hook_may_take_as_long_as_an_import(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, workers=1, boot_timeout=0.5, import_timeout=10.0)
+    settings = replace(SETTINGS, workers=1, boot_timeout=3.0, import_timeout=30.0)
     with household(tmp_path, settings, switches=("start_hook_takes_long",)) as home:
         home.until_running()
-        assert home.events("exited") == []
+        assert [entry for entry in home.events("exited") if "worker" in entry] == []
 
 
 def test_but_not_longer(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, workers=1, boot_timeout=0.5, import_timeout=1.0)
+    settings = replace(SETTINGS, workers=1, boot_timeout=3.0, import_timeout=3.5)
     with household(tmp_path, settings, switches=("start_hook_takes_long",)) as home:
-        (death, *_) = until(lambda: home.events("exited"), timeout=10.0, what="the newborn to be killed")
-        assert death["cause"].endswith("not ready within 1 s: a hook on_worker_start has not returned")
+
+        def deaths() -> list[str]:
+            return [entry["cause"] for entry in home.events("exited") if "worker" in entry]
+
+        until(deaths, timeout=20.0, what="the newborn to be killed")
+        assert ": a hook on_worker_start has not returned" in deaths()[0]
 
 
 def test_a_silent_keeper_is_replaced(tmp_path: Path) -> None:

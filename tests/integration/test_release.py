@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from prefork_q.broker import Broker
 from prefork_q.errors import Stale
+from prefork_q.inspector import Inspector
 from prefork_q.leases import Settlement
 from prefork_q.states import Status
 from tests.support.state import State, request
@@ -143,3 +145,18 @@ def test_what_is_no_list_is_set_aside_and_the_task_is_pending(broker: Broker, st
     broker.release(id, 7)
 
     assert state.pending() == [id]
+
+
+def test_what_was_never_begun_has_waited_since_it_was_submitted(
+    broker: Broker, state: State, redis_client: redis.Redis
+) -> None:
+    id = state.seed("pending")
+    created_at = state.now_ms() - 60_000
+    redis_client.hset(state.keys(f"task:{id}"), "created_at", str(created_at))
+    for _ in range(2):
+        (lease,) = broker.claim(request()).leases
+        assert lease.wait_ms >= 60_000
+        broker.release(id, lease.token)
+
+    (queue,) = Inspector(redis_client, state.keys).counts().queues
+    assert (queue.oldest_pending_age or 0) >= 60

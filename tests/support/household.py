@@ -55,6 +55,14 @@ class Switches:
     def is_set(self, name: str) -> bool:
         return (self.folder / name).exists()
 
+    def text(self, name: str) -> str:
+        """What it was set with; empty too if it is not set."""
+        path = self.folder / name
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            return ""
+
     def note(self, name: str, line: object) -> None:
         with open(self.folder / name, "a") as file:
             file.write(json.dumps(line) + "\n")
@@ -255,12 +263,14 @@ class Children:
         switches = self._switches
         if switches.is_set("worker_dies_at_birth"):
             return 3
+        if f"{birth.generation}.{birth.slot}" in switches.text("these_die_at_birth").split():
+            return 3
         is_tied = not switches.is_set("no_parent_death_signal")
         if not birth.introduce(parent_death_signal=signal.SIGTERM if is_tied else None):
             return 0
         if switches.is_set("start_hook_takes_long"):
             birth.scoreboard.worker(birth.cell).state = "hooks"
-            time.sleep(1.5)
+            time.sleep(5.0)
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)
         if switches.is_set("import_leaves_lock"):

@@ -82,3 +82,23 @@ def test_a_rotation_under_load_loses_no_line(
     assert len(texts) == 5
     lines = [line["id"] for text in texts for line in finished(text)]
     assert sorted(lines) == sorted(submitted.ids)
+
+
+def test_what_handlers_print_is_there_at_once_and_once(start_node: StartNode, tmp_path: Path) -> None:
+    target = tmp_path / "chatty.py"
+    target.write_text(
+        "from prefork_q import App\n"
+        "app = App()\n"
+        "print('printed by the import')\n"
+        "@app.task('chat')\n"
+        "def chat(number: int) -> None:\n"
+        "    print(f'printed by handler {number}')\n"
+    )
+    node = start_node(workers=2, target=f"{target}:app")
+
+    for number in range(10):
+        assert node.ended(node.submit("chat", {"number": number}))["status"] == "succeeded"
+        assert node.log().count(f"printed by handler {number}\n") == 1
+
+    assert node.stop() == 0
+    assert node.log().count("printed by the import\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -263,15 +264,35 @@ def test_recycling_leaves_long_tasks_their_time_and_makes_no_crowd(
 
 def test_a_long_task_keeps_no_thread_of_its_place_idle(start_node: StartNode, ledger: Ledger) -> None:
     node = start_node(workers=1, threads=4, max_tasks=4, drain_timeout="300ms")
-    long = node.submit("sleep", {"seconds": 6}, max_attempts=1)
+    long = node.submit("sleep", {"seconds": 30}, max_attempts=1)
     until(lambda: ledger.starts(long), 10, "its start")
 
     short = node.submit_many("sleep", [{"seconds": 0.05}] * 40, max_attempts=1)
     assert {node.ended(id)["status"] for id in short} == {"succeeded"}
 
     assert not ledger.ends(long)
-    assert node.ended(long)["status"] == "succeeded"
     assert len({run.pid for run in ledger.runs()}) >= 10
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize("way", ["restart", "signal"])
+def test_a_worker_that_takes_its_time_to_leave_can_be_hurried(
+    start_node: StartNode, ledger: Ledger, way: str
+) -> None:
+    node = start_node(workers=1, max_tasks=1, drain_timeout="500ms")
+    long = node.submit("sleep", {"seconds": 60}, max_attempts=1)
+    until(lambda: ledger.starts(long), 10, "its start")
+    (worker,) = node.pids()["worker"]
+    node.wait_event("retiring", worker=0)
+
+    if way == "restart":
+        assert node.cli("ctl", "restart", "0").returncode == 0
+    else:
+        os.kill(worker, signal.SIGTERM)
+
+    until(lambda: len(ledger.starts(long)) == 2, 10, "its second run, by an heir")
+    assert (node.task(long)["attempts"], node.task(long)["crashes"]) == (1, 0)
+    assert not os.path.exists(f"/proc/{worker}")
 
 
 def test_what_kills_a_worker_that_is_about_to_be_recycled_is_charged(

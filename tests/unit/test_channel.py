@@ -150,3 +150,9 @@ def test_descriptors_that_nobody_asked_for_are_closed(pair: tuple[Channel, Chann
     assert child.receive() == Go()
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_a_text_that_cannot_be_written_as_it_is_comes_over_all_the_same() -> None:
+    said = decode(encode(Failed("no caf\udce9", "in é")))
+
+    assert said == Failed("no caf\\udce9", "in é")

@@ -65,3 +65,13 @@ def test_without_a_worker_it_is_quiet() -> None:
     context.progress(0.5)
 
     assert (context.cancelled, context.lease_valid()) == (False, True)
+
+
+def test_a_note_is_always_text_that_can_be_written() -> None:
+    worker = Recorder()
+
+    TaskContext(runtime=worker).progress(0.5, "caf\udce9" + "x" * 300)
+
+    ((_, note),) = worker.reports
+    assert note.startswith("caf\\udce9xxx")
+    assert len(note.encode()) == 200

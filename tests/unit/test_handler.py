@@ -9,7 +9,7 @@ import enum
 import functools
 import pathlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import orjson
@@ -420,6 +420,35 @@ class TestRegistration:
 
         with pytest.raises(ConfigurationError, match=text):
             app.task(**options)(function)
+
+    @pytest.mark.parametrize(
+        "annotation", [Iterable[int], list[Iterable[str]], dict[str, Iterable[int]], Iterable[int] | None]
+    )
+    def test_what_would_be_checked_only_while_it_is_read_is_refused(self, app: App, annotation: Any) -> None:
+        def function(x: Any) -> None: ...
+
+        function.__annotations__["x"] = annotation
+        assert "write list[...] or Sequence[...]" in register(app, function)
+
+    def test_a_field_is_neither_default_nor_gives_another_name(self, app: App) -> None:
+        def default(x: int = pydantic.Field(3, gt=0)) -> None: ...
+
+        def alias(from_: Annotated[int, pydantic.Field(alias="from")]) -> None: ...
+
+        def sound(x: Annotated[int, pydantic.Field(gt=0)] = 3) -> None: ...
+
+        assert "write x: Annotated[..., Field(...)]" in register(app, default)
+        assert "from_ has an alias" in register(app, alias)
+        with pytest.raises(InvalidPayload):
+            app.task("thumbnail")(sound).validate(b'{"x": 0}')
+
+    def test_a_payload_with_thousands_of_flaws_is_refused_briefly(self, app: App) -> None:
+        def function(x: list[int]) -> None: ...
+
+        handler = app.task("thumbnail")(function)
+        with pytest.raises(InvalidPayload, match="20,000 values are wrong") as caught:
+            handler.validate(b'{"x":[' + b",".join([b'""'] * 20_000) + b"]}")
+        assert len(caught.value.errors) == 1
 
     def test_a_lambda_needs_a_name(self, app: App) -> None:
         with pytest.raises(ConfigurationError, match="give one with"):

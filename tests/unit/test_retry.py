@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefork_q.errors import ConfigurationError
+from prefork_q.errors import ConfigurationError, RetryAfter
 from prefork_q.retry import MAX_DELAY, Retry
 
 
@@ -99,3 +101,17 @@ def test_a_wrong_number_is_refused_by_name(wrong: dict[str, float]) -> None:
 
     with pytest.raises(ConfigurationError, match=name):
         Retry(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [ValueError, ("ValueError",), [ValueError], (int,), (ValueError(),)])
+def test_what_is_never_retried_is_a_tuple_of_exceptions(wrong: Any) -> None:
+    assert Retry(never=(ValueError, KeyboardInterrupt)).never
+    with pytest.raises(ConfigurationError, match="as in never="):
+        Retry(never=wrong)
+
+
+def test_a_delay_that_is_asked_for_is_a_number_or_a_timedelta() -> None:
+    assert RetryAfter(1.5).seconds == 1.5
+    assert str(RetryAfter(timedelta(minutes=1))) == "retry after 60 s"
+    with pytest.raises(TypeError, match="a number or a timedelta, not '60'"):
+        RetryAfter("60", "later")  # type: ignore[arg-type]

@@ -248,3 +248,9 @@ def test_null_and_the_depth_limit_itself_are_written() -> None:
     assert strict_json.encode({"a": None, "b": "null"}) == b'{"a":null,"b":"null"}'
     assert strict_json.encode(nested(64)) == b"[" * 64 + b"]" * 64
     assert strict_json.encode([[]] * 1000).count(b"[") == 1001
+
+
+def test_pairs_of_surrogates_and_words_for_no_number_are_sound() -> None:
+    assert strict_json.decode(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    value = {"a": None, "b": "NaN or Infinity", "c": "null", "d": [None, 1.5]}
+    assert orjson.loads(strict_json.encode(value)) == value

@@ -71,10 +71,11 @@ local function to_delayed(id, task, delay_ms)
 end
 
 -- Back to the head of its queue; `attempts` is what counts from now on. Should the record have lost the
--- queue, any is better than none.
-local function to_pending(id, task, queue, attempts)
+-- queue, any is better than none. `waits_on`: it was claimed and never begun, so it waits as long as before.
+local function to_pending(id, task, queue, attempts, waits_on)
   queue = queue or "default"
-  redis.call("HSET", task, "status", "pending", "attempts", attempts, "ready_at", now)
+  redis.call("HSET", task, "status", "pending", "attempts", attempts)
+  if not waits_on then redis.call("HSET", task, "ready_at", now) end
   local list = put_back[queue]
   if not list then
     list = {}

@@ -35,7 +35,7 @@ local function release_held(id, task, held, err, delay_ms, forget_at, unknown_li
     to_cancelled(id, task, held[3], held[4], forget_at)
     return "cancelled"
   elseif delay_ms == "" then
-    to_pending(id, task, held[6], attempts)
+    to_pending(id, task, held[6], attempts, true)
     return "pending"
   end
   -- Of a type that the worker does not know: others may, or will after an upgrade.
