@@ -18,6 +18,8 @@ from tests.support.until import until
 pytestmark = pytest.mark.usefixtures("single_threaded")
 
 ONE = replace(SETTINGS, workers=1)
+PATIENT = replace(SETTINGS, drain_timeout=10.0)
+"""So that an end at once is not one at the end of the drain."""
 BUSY = ("worker_holds_tasks", "worker_ignores_drain")
 
 
@@ -25,9 +27,9 @@ BUSY = ("worker_holds_tasks", "worker_ignores_drain")
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name
 )
 def test_an_idle_node_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    with household(tmp_path, has_store=True) as home:
+    with household(tmp_path, PATIENT, has_store=True) as home:
         home.until_running()
-        assert home.stop(number) < 1.0
+        assert home.stop(number) < 4.0
         assert home.exit_code == 0
         assert home.left() == []
         assert not home.socket.exists()
@@ -35,9 +37,9 @@ def test_an_idle_node_ends_at_once(tmp_path: Path, number: signal.Signals) -> No
 
 
 def test_a_node_ends_while_it_is_starting(tmp_path: Path) -> None:
-    with household(tmp_path, switches=("worker_hangs_at_birth",)) as home:
+    with household(tmp_path, PATIENT, switches=("worker_hangs_at_birth",)) as home:
         until(lambda: [e for e in home.events("ready") if e.get("role") == "template"], what="the template")
-        assert home.stop() < 1.5
+        assert home.stop() < 4.5
         assert home.exit_code == 0
 
 
@@ -46,7 +48,7 @@ def test_workers_that_do_not_end_are_killed_and_their_tasks_given_back(tmp_path:
         home.until_running()
         seconds = home.stop()
 
-        assert 1.0 <= seconds < 2.0
+        assert 1.0 <= seconds < 4.0
         assert home.exit_code == 0
         assert home.left() == []
         ((_, _, cause, drained, running, held),) = home.switches.notes("notices")
@@ -60,7 +62,7 @@ def test_a_stop_is_bounded_whatever_anybody_does(tmp_path: Path) -> None:
     switches = (*BUSY, "keeper_ignores_drain", "keeper_does_not_acknowledge", "worker_has_subprocess")
     with household(tmp_path, replace(ONE, drain_timeout=1.0), has_store=True, switches=switches) as home:
         home.until_running()
-        assert home.stop() < 2.0
+        assert home.stop() < 4.0
         assert home.left() == []
         # Nobody knows that the tasks were given back, and that is said.
         assert home.exit_code == 1
@@ -72,7 +74,7 @@ def test_a_stopped_worker_does_not_keep_the_node(tmp_path: Path) -> None:
     with household(tmp_path, replace(ONE, drain_timeout=0.5)) as home:
         home.until_running()
         home.send(signal.SIGSTOP, "worker 0")
-        assert home.stop() < 1.5
+        assert home.stop() < 3.5
         assert home.exit_code == 0
         assert home.left() == []
 
@@ -82,7 +84,7 @@ def test_a_second_signal_shortens_the_drain_to_nothing(tmp_path: Path) -> None:
         home.until_running()
         home.send(signal.SIGTERM)
         until(lambda: home.status()["state"] == "draining", what="the drain")
-        assert home.stop() < 1.0
+        assert home.stop() < 4.0
         assert home.exit_code == 0
         assert home.left() == []
         ((*_, drained, running, _),) = home.switches.notes("notices")
@@ -93,14 +95,14 @@ def test_a_second_signal_shortens_the_drain_to_nothing(tmp_path: Path) -> None:
 def test_quit_gives_back_and_ends_at_once(tmp_path: Path) -> None:
     with household(tmp_path, replace(ONE, drain_timeout=30.0), switches=BUSY) as home:
         home.until_running()
-        assert home.stop(signal.SIGQUIT) < 1.0
+        assert home.stop(signal.SIGQUIT) < 4.0
         assert home.exit_code == 0
         assert home.left() == []
         assert len(home.switches.notes("notices")) == 1
 
 
 def test_term_to_the_whole_group_is_one_drain(tmp_path: Path) -> None:
-    with household(tmp_path, has_store=True) as home:
+    with household(tmp_path, PATIENT, has_store=True) as home:
         home.until_running()
         family = psutil.Process(home.pid).children(recursive=True)
         began = time.monotonic()
@@ -108,7 +110,7 @@ def test_term_to_the_whole_group_is_one_drain(tmp_path: Path) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
         home.wait()
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 5.0
         assert home.exit_code == 0
         assert home.left() == []
 
@@ -169,7 +171,7 @@ def test_children_end_when_the_master_is_killed(tmp_path: Path, has_pause: bool)
 
 
 def test_status_is_answered_during_the_drain(tmp_path: Path) -> None:
-    with household(tmp_path, replace(ONE, drain_timeout=1.0), switches=BUSY) as home:
+    with household(tmp_path, replace(ONE, drain_timeout=5.0), switches=BUSY) as home:
         home.until_running()
         home.send(signal.SIGTERM)
         until(lambda: home.status()["state"] == "draining", what="the drain")

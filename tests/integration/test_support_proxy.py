@@ -23,7 +23,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(proxy.url, socket_timeout=0.3, retry=NEVER) as client:
+    with redis.Redis.from_url(proxy.url, socket_timeout=1.5, retry=NEVER) as client:
         yield client
 
 
@@ -62,9 +62,13 @@ def test_what_was_paused_arrives_later(proxy: Proxy, client: redis.Redis, server
 def test_a_delay_holds_every_byte_back(proxy: Proxy, client: redis.Redis) -> None:
     client.ping()
     proxy.delay(0.05)
-    began = time.monotonic()
-    client.ping()
-    assert 0.1 <= time.monotonic() - began < 0.3
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        client.ping()
+        took.append(time.monotonic() - began)
+    # What the machine holds up is not every one.
+    assert 0.1 <= min(took) < 0.3
 
 
 def test_a_reset_ends_what_is_open(proxy: Proxy, client: redis.Redis) -> None:

@@ -62,7 +62,7 @@ def test_a_server_is_restarted_in_order_with_its_data(own_server: Server) -> Non
 
 
 def test_a_paused_server_answers_nothing_until_it_goes_on(own_server: Server) -> None:
-    client = own_server.client(socket_timeout=0.2)
+    client = own_server.client(socket_timeout=1)
     client.ping()
 
     own_server.pause()

@@ -205,7 +205,7 @@ def test_a_thread_that_was_ended_is_replaced_and_its_task_retried(
     tasks.submit("strike", {"seconds": 0.5})
     until(lambda: tasks.status(victim) is Status.DELAYED)
 
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 4.5
     until(lambda: not worker.running())
     both = tasks.submit("sleep", {"seconds": 0.5}, n=2)
     until(lambda: {one.id for one in worker.running()} == set(both), what="both threads at work")

@@ -33,19 +33,18 @@ def test_a_commit_on_a_lost_lease_is_refused_and_counted(
 ) -> None:
     worker = start_worker(lease=LEASE)
     id = tasks.submit_one("return", {"value": "late"})
-    slow = tasks.submit_one("sleep", {"seconds": 0.5})
+    slow = tasks.submit_one("sleep", {"seconds": 3})
     tasks.wait(id)
     tasks.wait(slow, status="processing")
     until(worker.running)
     worker.send_signal(signal.SIGSTOP)
     reap(tasks, state, slow)
     (lease,) = tasks.broker.claim(request("other.0.1")).leases
-    time.sleep(0.6)
 
     worker.send_signal(signal.SIGCONT)
 
-    until(lambda: worker.counters()["stale"] == 1)
-    assert worker.said("commit_refused")[0]["id"] == slow
+    until(lambda: worker.counters()["stale"] == 1, 10)
+    assert until(lambda: worker.said("commit_refused"))[0]["id"] == slow
     tasks.broker.complete(lease.id, lease.token, b'"the other"')
     assert tasks.get(slow).result == "the other"
     until(lambda: worker.counters()["completed"] == 1)
@@ -77,7 +76,7 @@ def test_the_same_task_may_be_held_under_an_old_and_a_new_lease(
     start_worker: StartWorker, tasks: Tasks, state: State
 ) -> None:
     worker = start_worker(threads=2, lease=LEASE)
-    id = tasks.submit_one("sleep", {"seconds": 0.6})
+    id = tasks.submit_one("sleep", {"seconds": 3})
     tasks.wait(id, status="processing")
     until(worker.running)
 
@@ -131,7 +130,7 @@ def test_what_is_held_is_in_the_slot_and_leaves_it(
     start_worker: StartWorker, tasks: Tasks, threads: int
 ) -> None:
     worker = start_worker(threads=threads)
-    ids = tasks.submit("sleep", {"seconds": 0.4}, n=threads)
+    ids = tasks.submit("sleep", {"seconds": 3}, n=threads)
     tasks.wait(*ids, status="processing")
 
     holds = until(lambda: worker.holds() if len(worker.holds()) == threads else [])

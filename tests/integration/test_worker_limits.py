@@ -31,7 +31,7 @@ def test_a_soft_limit_passes_except_exception_and_uses_an_attempt(
     assert "guarded" in error["traceback"]
     (run,) = ledger.runs(id)
     assert run.ended_at is not None
-    assert 0.2 < run.ended_at - run.started_at < 1.0
+    assert 0.2 < run.ended_at - run.started_at < 4.0
     assert until(lambda: worker.said("interrupted"))[0]["id"] == id
 
 
@@ -39,7 +39,7 @@ def test_a_limit_is_noticed_in_time_although_the_loop_was_asleep(
     start_worker: StartWorker, tasks: Tasks, ledger: Ledger
 ) -> None:
     start_worker(threads=2)
-    slow = tasks.submit_one("sleep", {"seconds": 2})
+    slow = tasks.submit_one("sleep", {"seconds": 6})
     tasks.wait(slow, status="processing")
 
     id = tasks.submit_one("spin", {"seconds": 20}, timeout=0.05, max_attempts=1)
@@ -47,7 +47,7 @@ def test_a_limit_is_noticed_in_time_although_the_loop_was_asleep(
 
     (run,) = ledger.runs(id)
     assert run.ended_at is not None
-    assert run.ended_at - run.started_at < 0.5
+    assert run.ended_at - run.started_at < 3.0
 
 
 def test_the_last_attempt_that_meets_its_limit_is_dead(start_worker: StartWorker, tasks: Tasks) -> None:

@@ -33,6 +33,9 @@ START_TIMEOUT = 20.0
 PORTS = range(20_000, 32_000)
 """Below the range that the kernel hands out to clients (from 32768), so a port stays free over a restart."""
 
+PARTS = 8
+"""Of the ports, for processes that run tests at the same time."""
+
 PERSISTENT = ("--appendonly", "yes", "--appendfsync", "always")
 VOLATILE = ("--appendonly", "no")
 NEVER = Retry(NoBackoff(), 0)
@@ -40,8 +43,13 @@ ALWAYS = ("--save", "", "--protected-mode", "no")
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on, outside of the kernel's own choice."""
-    for port in random.sample(PORTS, k=100):
+    """Return a loopback port that nobody listens on, outside of the kernel's own choice.
+
+    Each process of pytest-xdist has a part of its own, so that none takes what another has just found.
+    """
+    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % PARTS
+    size = len(PORTS) // PARTS
+    for port in random.sample(PORTS[part * size : (part + 1) * size], k=100):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -24,6 +24,15 @@ def samples(node: Node) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     }
 
 
+def counted_by_type(node: Node) -> float:
+    """The sum of what the node itself counts for its types: attempts, what became of them, durations."""
+    return sum(
+        value
+        for (name, labels), value in samples(node).items()
+        if name.endswith(("_total", "_count")) and dict(labels).keys() == {"type"}
+    )
+
+
 def test_it_is_ready_when_a_worker_is_and_not_when_none_is(node: Node) -> None:
     assert node.http("GET", "/readyz").json == {"status": "ready", "workers": 2}
 
@@ -50,6 +59,8 @@ def test_the_numbers_agree_with_a_count_from_outside(node: Node) -> None:
     node.submit_many("plain", [{}] * 3, delay_s=3600)
     until(lambda: all(node.http("GET", f"/dead/{id}").status == 200 for id in failing), 20)
     until(lambda: node.http("GET", "/tasks?status=processing").json["tasks"] == [], 20)
+    # A worker counts an attempt when it has heard from Redis what became of it.
+    until(lambda: counted_by_type(node) == 310 + (5 + 5) + 310, 5, "all counts of the node")
 
     numbers = node.http("GET", "/metrics", headers={"Accept": "application/json"}).json
     found = samples(node)

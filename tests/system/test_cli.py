@@ -263,7 +263,7 @@ def test_a_master_that_does_not_answer_keeps_nobody_waiting(embedded: Node) -> N
         embedded.send(signal.SIGCONT)
 
     assert ran.returncode == 75
-    assert took < 2.5  # two seconds, and a start of the program on a busy machine
+    assert took < 5.0  # two seconds, and a start of the program on a busy machine
 
 
 def test_the_socket_is_found_by_option_variable_and_folder(program: Program, embedded: Node) -> None:

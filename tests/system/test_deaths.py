@@ -81,7 +81,7 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_commit(
     start_node: StartNode, ledger: Ledger
 ) -> None:
     node = start_node(workers=2, lease="1s")
-    id = node.submit("sleep", {"seconds": 0.5})
+    id = node.submit("sleep", {"seconds": 3.0})
     until(lambda: ledger.starts(id), 10, "a start")
     stopped = ledger.runs(id)[0].pid
     os.kill(stopped, signal.SIGSTOP)

@@ -88,17 +88,40 @@ def test_what_is_for_later_takes_no_memory_of_workers(
 @pytest.mark.parametrize("workers", [1, 8])
 def test_an_idle_node_is_hardly_late(start_node: StartNode, ledger: Ledger, workers: int) -> None:
     node = start_node(workers=workers)
-    due: dict[str, float] = {}
+    due: dict[str, tuple[float, float]] = {}
     for _ in range(60):
         delay = random.uniform(0.1, 4.0)
-        # Its due time is counted from when Redis stores it, a little later.
-        due[node.submit("return", delay_s=delay)] = time.time() + delay
+        # Its due time is counted from when Redis stores it, which is between the two.
+        before = time.time()
+        id = node.submit("return", delay_s=delay)
+        due[id] = (before + delay, time.time() + delay)
     until(all_ended(node, 60), 10, "the end of all tasks")
 
-    late = sorted(ledger.starts(id)[0] - at for id, at in due.items())
-    assert late[0] > -0.25
+    starts = {id: ledger.starts(id)[0] for id in due}
+    assert min(starts[id] - earliest for id, (earliest, _) in due.items()) >= -EARLY
+    late = sorted(starts[id] - latest for id, (_, latest) in due.items())
     assert late[30] < 0.25
-    assert late[-1] < 1.0
+    # A wake that is missed costs at least five seconds.
+    assert late[-1] < 3.0
+
+
+def stored_for_later(broker: Broker, number: int) -> list[str]:
+    """Store tasks that are due in an hour; return their ids."""
+    ids = [new_id() for _ in range(number)]
+    for start in range(0, number, 500):
+        some = ids[start : start + 500]
+        broker.submit([Submission(id, "return", b"{}", "crowd", delay=3_600) for id in some])
+    return ids
+
+
+def seconds_to_promote(client: Any, keys: Keys, number: int) -> float:
+    """How long this machine takes to move so many due tasks of a namespace that no node looks at."""
+    broker = Broker(client, keys)
+    client.zadd(keys("delayed"), dict.fromkeys(stored_for_later(broker, number), 0))
+    began = time.monotonic()
+    while broker.promote().moved:
+        pass
+    return time.monotonic() - began
 
 
 def test_a_crowd_of_due_tasks_keeps_no_other_waiting(
@@ -106,11 +129,9 @@ def test_a_crowd_of_due_tasks_keeps_no_other_waiting(
 ) -> None:
     node = start_node(workers=1, queues="quick")
     client: Any = server.client()
+    pace = seconds_to_promote(client, Keys(f"{keys.namespace}-pace"), CROWD // 6)
     broker = Broker(client, keys)
-    crowd = [new_id() for _ in range(CROWD)]
-    for start in range(0, CROWD, 500):
-        ids = crowd[start : start + 500]
-        broker.submit([Submission(id, "return", b"{}", "crowd", delay=3_600) for id in ids])
+    crowd = stored_for_later(broker, CROWD)
     due = time.time() + 2
     for start in range(0, CROWD, 5_000):  # they become due at once, as the hour passes
         client.zadd(keys("delayed"), dict.fromkeys(crowd[start : start + 5_000], round(due * 1000)))
@@ -121,7 +142,8 @@ def test_a_crowd_of_due_tasks_keeps_no_other_waiting(
 
     until(lambda: ledger.starts(id), due - time.time() + 20, "its start")
 
-    assert ledger.starts(id)[0] - due < 2.0
+    # Thrice what the moving of the crowd takes here and now, with a worker and a test beside it.
+    assert ledger.starts(id)[0] - due < max(2.0, 3 * 6 * pace)
     until(lambda: node.metrics()["delayed"] == 0, 20, "a promotion of all")
     assert node.metrics()["pending"] == CROWD + 1
 
@@ -134,9 +156,12 @@ def test_a_chain_of_tasks_does_not_drift(start_node: StartNode, ledger: Ledger) 
 
     late = [at - (first + n * every) for n, at in enumerate(ledger.starts())]
     assert min(late) >= -EARLY
-    # Each is due a quarter of a second after its predecessor was, however late that one came.
-    assert sum(late[-5:]) / 5 - sum(late[1:6]) / 5 < 0.1
-    assert max(late) < 1.0
+    # Each is due a quarter of a second after its predecessor was, however late that one came: a drift shows
+    # in the quickest few as well, a machine that is held up does not.
+    assert min(late[-5:]) - min(late[1:6]) < 0.1
+    # A wake that is missed costs at least five seconds, a machine that is held up some links a second.
+    assert sorted(late)[-5] < 1.0
+    assert max(late) < 3.0
 
 
 def test_movers_that_are_stopped_anywhere_move_nothing_twice(

@@ -33,7 +33,7 @@ assert client.ping()
 def ask(word: str) -> list:
     # Who shared its connection with another process would get the other's answers.
     answers = [client.echo(f"{{word}} {{n}}") for n in range(20)]
-    time.sleep(0.005)
+    time.sleep(0.05)
     return [answers == [f"{{word}} {{n}}" for n in range(20)], os.getpid(), client.client_id()]
 """
 

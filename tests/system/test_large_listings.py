@@ -21,6 +21,7 @@ from prefork_q.leases import Settlement
 from prefork_q.task import Submission
 from tests.support.ledger import Ledger
 from tests.support.node import PROGRAM, Node
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.state import request
 from tests.support.until import until
@@ -136,13 +137,15 @@ def test_a_purge_may_be_interrupted_and_keeps_nobody_waiting(
     fill(volatile, keys)
     node = start_node(url=volatile.url, queues="quick", workers=1)
     inspector = Inspector(volatile.client(), keys)
-    command = [str(PROGRAM), "queue", "purge", "crowd", "--yes"]
-    command += ["--redis-url", volatile.url, "--namespace", keys.namespace]
-    purge = subprocess.Popen(command, cwd=node.folder, stderr=subprocess.PIPE, text=True)
-    until(lambda: inspector.counts().pending < PENDING - 2_000, 20, "the first that are deleted", every=0.0)
+    command = [str(PROGRAM), "queue", "purge", "crowd", "--yes", "--namespace", keys.namespace]
+    with Proxy(volatile.url) as proxy:
+        proxy.delay(0.02)  # so that it still goes on when it is interrupted
+        slow = [*command, "--redis-url", proxy.url]
+        purge = subprocess.Popen(slow, cwd=node.folder, stderr=subprocess.PIPE, text=True)
+        until(lambda: inspector.counts().pending < PENDING - 2_000, 20, "the first deleted", every=0.0)
 
-    purge.send_signal(signal.SIGINT)
-    told = purge.communicate(timeout=20)[1]
+        purge.send_signal(signal.SIGINT)
+        told = purge.communicate(timeout=20)[1]
 
     counts = inspector.counts()
     assert 0 < counts.pending < PENDING
@@ -153,6 +156,7 @@ def test_a_purge_may_be_interrupted_and_keeps_nobody_waiting(
     assert counts.totals["submitted"] == counts.pending + counts.dead + counts.totals["removed"]
 
     late = []
+    command += ["--redis-url", volatile.url]
     purge = subprocess.Popen(command, cwd=node.folder, stderr=subprocess.DEVNULL, text=True)
     while purge.poll() is None:
         began = time.time()

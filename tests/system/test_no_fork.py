@@ -98,10 +98,10 @@ def run_of_everything(node: Solo, ledger: Ledger) -> None:
     assert (dead["status"], dead["attempts"], dead["error"]["message"]) == ("dead", 2, "no")
 
     asked_at = time.time()
-    delayed = node.submit("sleep", {"seconds": 0}, delay_s=0.7)
+    delayed = node.submit("sleep", {"seconds": 0}, delay_s=3)
     assert node.task(delayed)["status"] == "delayed"
     assert node.ended(delayed)["status"] == "succeeded"
-    assert ledger.starts(delayed)[0] >= asked_at + 0.65
+    assert ledger.starts(delayed)[0] >= asked_at + 2.95
 
     cancelled = node.submit("watch_cancel", {"seconds": 20})
     until(lambda: ledger.starts(cancelled), SOON, "its start")
@@ -145,7 +145,7 @@ def test_without_the_embedded_server_it_ends(start_solo: StartSolo) -> None:
 
 def test_threads_run_side_by_side(start_solo: StartSolo, server: Server, ledger: Ledger) -> None:
     node = start_solo(server.url, threads=3)
-    ids = [node.submit("sleep", {"seconds": 1.0}) for _ in range(3)]
+    ids = node.submit_many("sleep", [{"seconds": 3.0}] * 3)
 
     until(lambda: len(ledger.running()) == 3, SOON, "three at once")
 
@@ -168,7 +168,7 @@ def test_a_drain_lets_what_runs_finish_and_gives_the_rest_back(
     start_solo: StartSolo, server: Server, state: State, ledger: Ledger, number: signal.Signals
 ) -> None:
     node = start_solo(server.url)
-    running = node.submit("sleep", {"seconds": 1.5})
+    running = node.submit("sleep", {"seconds": 4.0})
     until(lambda: ledger.starts(running), SOON, "its start")
     others = node.submit_many("return", [{}] * 20)
 

@@ -264,7 +264,7 @@ def test_a_drain_by_command_waits_until_all_is_stopped(start_node: StartNode, le
 
 def test_scale_and_restart_by_command(start_node: StartNode, ledger: Ledger) -> None:
     node = start_node(workers=1)
-    id = node.submit("sleep", {"seconds": 2.0})
+    id = node.submit("sleep", {"seconds": 8.0})
     until(lambda: ledger.starts(id), 10, "a start")
     (old,) = node.pids()["worker"]
 
@@ -333,7 +333,7 @@ def test_every_question_is_answered_in_time_whatever_hangs(start_node: StartNode
             assert done.returncode in (0, 1), (words, done.stderr)
             assert done.stdout, words
             # The promise is two; the rest is for an interpreter that starts on a busy machine.
-            assert took < 3.0, (words, took)
+            assert took < 5.0, (words, took)
     finally:
         own_server.resume()
         for pid in stopped:

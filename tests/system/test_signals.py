@@ -82,14 +82,14 @@ def test_what_runs_ends_and_nothing_else_begins(
     start_embedded: StartNode, ledger: Ledger, number: signal.Signals
 ) -> None:
     node = start_embedded(workers=2, threads=2, drain_timeout="20s")
-    running = node.submit_many("sleep", [{"seconds": 1.5}] * 4, max_attempts=1)
+    running = node.submit_many("sleep", [{"seconds": 4.0}] * 4, max_attempts=1)
     until(lambda: len(ledger.running()) == 4, 10, "work")
     waiting = node.submit_many("return", [{}] * 30, max_attempts=1)
 
     took = seconds_to_end(node, number)
 
     assert node.exit_code == 0
-    assert took < 1.5 + SLACK
+    assert took < 4.0 + SLACK
     assert node.leftovers() == []
     assert {run.id: run.outcome for run in ledger.runs()} == dict.fromkeys(running, "returned")
     node.start()
@@ -142,10 +142,10 @@ def test_a_worker_that_is_told_alone_ends_its_tasks_and_has_one_heir(
 def test_the_lease_of_what_runs_on_lasts_to_the_end_of_the_drain(
     start_node: StartNode, ledger: Ledger
 ) -> None:
-    leaving = start_node(workers=1, lease="1s", drain_timeout="30s")
-    id = leaving.submit("sleep", {"seconds": 4.0}, max_attempts=1)
+    leaving = start_node(workers=1, lease="3s", drain_timeout="30s")
+    id = leaving.submit("sleep", {"seconds": 10.0}, max_attempts=1)
     until(lambda: ledger.starts(id), 10, "a start")
-    heir = start_node(workers=1, lease="1s")
+    heir = start_node(workers=1, lease="3s")
 
     assert leaving.stop() == 0
 

@@ -79,7 +79,7 @@ def test_usr2_writes_the_stacks_to_the_log(start_node: StartNode, ledger: Ledger
     line = node.wait_event("stack", thread="processor-0")
     assert (line["worker"], line["task"], line["type"]) == (0, id, "sleep")
     assert "in sleep" in line["stack"]
-    assert node.events("stack", thread="MainThread")
+    node.wait_event("stack", thread="MainThread")
     assert node.status()["state"] == "running"
 
 

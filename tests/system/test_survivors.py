@@ -35,10 +35,11 @@ def test_when_one_worker_of_four_is_killed_the_others_work_on(
 ) -> None:
     node = start_embedded(workers=4)
     before = node.pids()
-    ids = node.submit_many("sleep", [{"seconds": 1.5}] * 4, max_attempts=1)
+    ids = node.submit_many("sleep", [{"seconds": 3.0}] * 4, max_attempts=1)
     until(lambda: len(ledger.running()) == 4, 10, "work in all of them")
 
-    (killed,) = node.kill("worker:2")
+    (killed,) = before["worker:2"]
+    os.kill(killed, signal.SIGKILL)
     dead = node.wait_event("exited", worker=2)
     node.wait_event("ready", worker=2, count=2, timeout=1 + SLACK)
 
@@ -78,7 +79,7 @@ def test_code_that_cannot_be_imported_any_more_is_tried_ever_more_slowly_and_fou
     assert node.http("GET", "/readyz").status == 503
 
     target.write_text(CODE)
-    until(lambda: not node.status()["degraded"], 4 + SLACK, "a node that is well")
+    until(lambda: not node.status()["degraded"], 15, "a node that is well")
     assert node.ended(node.submit("pid"))["result"] in node.pids()["worker"]
     assert time.monotonic() - began < 30
     assert node.stop() == 0
