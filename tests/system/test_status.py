@@ -18,16 +18,13 @@ pytestmark = pytest.mark.either_server
 
 StartNode = Callable[..., Node]
 
-LIMIT = 5.0
-"""Seconds. The answer has two, or the exit code is 75; the rest is a start of the program."""
+LIMIT = 20.0
+"""Seconds. How long the start of a program takes is the machine's; one that hangs is ended."""
 
 
 def probed(node: Node) -> int:
-    """The exit code of `ctl status`, which has come in time."""
-    began = time.monotonic()
-    code = node.cli("ctl", "status").returncode
-    assert time.monotonic() - began < LIMIT
-    return code
+    """The exit code of `ctl status`: 75 unless the answer has come within two seconds."""
+    return node.cli("ctl", "status", timeout=LIMIT).returncode
 
 
 def test_the_socket_of_a_killed_node_is_no_node(start_embedded: StartNode) -> None:
