@@ -19,6 +19,7 @@ from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.keeper.handback import Returner
 from prefork_q.keeper.mover import LONGEST_WAIT, Mover
+from prefork_q.keeper.processes import resident_bytes
 from prefork_q.keeper.pruner import Pruner
 from prefork_q.keeper.reaper import Reaper
 from prefork_q.keeper.registrar import Registrar
@@ -398,6 +399,8 @@ def test_memory_is_sampled_of_the_living_only(stage: Stage) -> None:
     slot, gone, other = stage.worker(0), stage.worker(1), stage.worker(2)
     os.kill(gone.pid, signal.SIGKILL)
     until(lambda: Path(f"/proc/{gone.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    # A program that has just begun has hardly a page.
+    until(lambda: min(resident_bytes(one.pid) or 0 for one in (slot, other)) > 100_000)
     sampler = Sampler(stage.board)
 
     sampler.run(boot_time())
