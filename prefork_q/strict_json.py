@@ -84,8 +84,11 @@ def encode(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
     # look at every value.
     if len(body) > 2 * max_depth and _is_text_deeper(body, max_depth):
         raise Invalid(f"nested deeper than {max_depth} objects and arrays: make it flatter")
-    if b"null" in body and _may_have_nan(value):
-        _refuse_flaws(_plain(value))
+    if b"null" in body:
+        # In JSON's own types: a model writes its numbers in its own way.
+        plain = _plain(value)
+        if _may_have_nan(plain):
+            _refuse_flaws(plain)
     return body
 
 
@@ -187,7 +190,7 @@ def _can_be_written(value: object) -> bool:
 
 def _may_have_nan(value: object) -> bool:
     """Whether there may be a NaN or an infinity in it; a text that has such a word counts too."""
-    body = to_json(value, inf_nan_mode="constants", by_alias=True)
+    body = to_json(value, inf_nan_mode="constants")
     return b"NaN" in body or b"Infinity" in body
 
 

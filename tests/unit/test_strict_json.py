@@ -254,3 +254,12 @@ def test_pairs_of_surrogates_and_words_for_no_number_are_sound() -> None:
     assert strict_json.decode(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
     value = {"a": None, "b": "NaN or Infinity", "c": "null", "d": [None, 1.5]}
     assert orjson.loads(strict_json.encode(value)) == value
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_models_number_that_is_none_is_refused(number: float) -> None:
+    class Model(pydantic.BaseModel):
+        x: float
+
+    with pytest.raises(Invalid, match="/x: "):
+        strict_json.encode(Model(x=number))
