@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from types import UnionType
 
 from prefork_q.errors import ConfigurationError
 
@@ -67,4 +68,7 @@ class Retry:
 
 
 def _is_exception(value: object) -> bool:
+    """Whether it is what isinstance takes for exceptions: a class, a union, or a tuple of such."""
+    if isinstance(value, (tuple, UnionType)):
+        return all(map(_is_exception, value if isinstance(value, tuple) else value.__args__))
     return isinstance(value, type) and issubclass(value, BaseException)

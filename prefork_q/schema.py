@@ -16,7 +16,7 @@ import types
 from typing import Any, NotRequired
 
 import orjson
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import AliasChoices, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 
@@ -35,6 +35,11 @@ ERRORS_SHOWN = 100
 
 ERRORS_LISTED = 5_000
 """With more than that none is told alone."""
+
+UNCHECKED = frozenset(
+    ("metadata", "default", "expected", "serialization", "computed_fields", "json_schema_input_schema")
+)
+"""Parts of a core schema that no payload is checked with."""
 
 JSON_NAMES: dict[type, str] = {
     str: "a string",
@@ -136,7 +141,7 @@ class PayloadSchema:
                 f"{name}: Annotated[..., Field(...)], and the default after it"
             )
         for one in getattr(parameter.annotation, "__metadata__", ()):
-            if isinstance(one, FieldInfo) and (one.alias or one.validation_alias):
+            if isinstance(one, FieldInfo) and _renames(one, name):
                 raise ConfigurationError(
                     f"handler {self._type}: {name} has an alias: a payload's members are called as the "
                     "parameters are"
@@ -207,10 +212,20 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 def _is_lazy(schema: object) -> bool:
     """Whether a core schema of pydantic has a part that is checked when it is used."""
     if isinstance(schema, dict):
-        return schema.get("type") == "generator" or any(
-            _is_lazy(part) for name, part in schema.items() if name not in ("metadata", "default", "expected")
+        # Others are maps of names to schemas, and any name may be in them.
+        kind = schema.get("type")
+        skipped = UNCHECKED if isinstance(kind, str) else ()
+        return kind == "generator" or any(
+            _is_lazy(part) for name, part in schema.items() if name not in skipped
         )
     return isinstance(schema, (list, tuple)) and any(map(_is_lazy, schema))
+
+
+def _renames(field: FieldInfo, name: str) -> bool:
+    """Whether a payload has to call a parameter otherwise. More names beside its own are fine."""
+    alias = field.validation_alias or field.alias
+    own = alias.choices[0] if isinstance(alias, AliasChoices) else alias
+    return own not in (None, name)
 
 
 def _is_checkable(annotation: Any) -> bool:

@@ -206,7 +206,8 @@ class Reloads:
     def _proof(self, generation: Generation, template: Child) -> Steps:
         slots = self._family.slots
         for place in (*slots.apis[:1], *slots.workers[:1]):
-            while self._succession.is_filling(place):
+            until = boot_time() + generation.settings.boot_timeout
+            while self._succession.is_filling(place) and boot_time() < until:
                 yield
             # The new code may be what mends it.
             if self._succession.abandon(place):
@@ -251,7 +252,8 @@ class Reloads:
         while (place := self._next_old(number)) is not None:
             failures = place.backoff.failures
             self._succession.replace(place)
-            while self._succession.is_replacing(place):
+            # One that leaves of its own accord as soon as it has come is of the new generation all the same.
+            while self._succession.is_replacing(place) and _is_other(place, number):
                 if self._is_wanted and place.backoff.failures > failures:
                     # Whoever asks for another reload may have mended that.
                     cause = f"{place.last_cause}; another reload was asked for"
@@ -277,6 +279,11 @@ class Reloads:
         if not child.stopping or child.cell is None:
             return False
         return child.role == API or self._board.worker(child.cell).state == "ready"
+
+
+def _is_other(place: Place, number: int) -> bool:
+    """Whether nobody of that generation has the place."""
+    return place.child is None or place.child.generation != number
 
 
 def _why(child: Child) -> NotWorking:

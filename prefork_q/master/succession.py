@@ -92,7 +92,8 @@ class Succession:
     def carry_on(self) -> None:
         """Take the steps that can be taken now."""
         for place, steps in list(self._under_way.items()):
-            if is_over(steps):
+            # Its last step may have begun another replacement.
+            if is_over(steps) and self._under_way.get(place) is steps:
                 del self._under_way[place]
 
     def next(self) -> float | None:
@@ -111,10 +112,7 @@ class Succession:
             yield from self.until_settled(heir)
             if heir.is_ready and place.heir is heir:
                 self.hand_over(place)
-                if heir.retires_for is None:
-                    return
-                # It has said so before it had the place.
-                old = heir
+                return
 
     def _bear(self, place: Place) -> Child | None:
         now = boot_time()
@@ -169,6 +167,9 @@ class Succession:
         place.handed_over()
         if old is not None and not self._leaves_by_itself(old):
             self._tell_to_leave(old)
+        if place.child is not None and place.child.retires_for is not None:
+            # It has said so before it had the place.
+            self._under_way[place] = self._replacing(place)
 
     def resize(self, role: str, number: int) -> None:
         """Have so many workers or api processes; those that are too many leave."""

@@ -305,3 +305,17 @@ def test_what_kills_a_worker_that_is_about_to_be_recycled_is_charged(
 
     assert (task["status"], task["crashes"], len(ledger.runs(id))) == ("dead", 2, 2)
     assert task["error"]["cause"]["signal"] == 11
+
+
+def test_a_reload_does_not_wait_for_the_long_tasks_of_the_recycled(
+    start_node: StartNode, ledger: Ledger
+) -> None:
+    node = start_node(workers=2, max_tasks=1, drain_timeout="300ms")
+    node.submit_many("sleep", [{"seconds": 60}] * 8)
+    until(lambda: len(ledger.running()) == 2, 10, "work in both")
+
+    done = node.cli("ctl", "reload", "--wait", "--timeout", "30s", timeout=40)
+
+    assert done.returncode == 0, done.stderr
+    assert {worker["generation"] for worker in node.status()["workers"]} == {2}
+    assert node.stop() == 0

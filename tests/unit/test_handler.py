@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 CONTEXT = TaskContext(id="a", type="t", attempt=2, max_attempts=3, deadline=5.0, token=7)
 
 
+OWN_FIRST, OTHER_FIRST = pydantic.AliasChoices("a", "b"), pydantic.AliasChoices("b", "a")
+
+
+class Lines(pydantic.BaseModel):
+    """Its payload has nothing that is read lazily."""
+
+    text: str
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def lines(self) -> Iterable[str]:
+        return self.text.splitlines()
+
+
 class Colour(enum.Enum):
     RED = "red"
     TWO = 2
@@ -430,15 +444,33 @@ class TestRegistration:
         function.__annotations__["x"] = annotation
         assert "write list[...] or Sequence[...]" in register(app, function)
 
+    def test_what_is_lazy_in_what_is_written_only_is_no_reason(self, app: App) -> None:
+        def function(x: Lines) -> None: ...
+
+        assert app.task("thumbnail")(function).validate(b'{"x": {"text": "a"}}')["x"].text == "a"
+
+    def test_what_is_lazy_is_found_under_any_name(self, app: App) -> None:
+        def function(metadata: Iterable[int], default: int = 3) -> None: ...
+
+        assert "write list[...] or Sequence[...]" in register(app, function)
+
     def test_a_field_is_neither_default_nor_gives_another_name(self, app: App) -> None:
         def default(x: int = pydantic.Field(3, gt=0)) -> None: ...
 
         def alias(from_: Annotated[int, pydantic.Field(alias="from")]) -> None: ...
 
+        def renamed(a: Annotated[str, pydantic.Field(validation_alias=OTHER_FIRST)] = "") -> None: ...
+
+        def both(a: Annotated[str, pydantic.Field(validation_alias=OWN_FIRST)] = "") -> None: ...
+
         def sound(x: Annotated[int, pydantic.Field(gt=0)] = 3) -> None: ...
 
         assert "write x: Annotated[..., Field(...)]" in register(app, default)
         assert "from_ has an alias" in register(app, alias)
+        assert "a has an alias" in register(app, renamed)
+        known = app.task("both")(both)
+        assert known.validate(b'{"b": "c"}') == known.validate(b'{"a": "c"}') == {"a": "c"}
+        assert known.json_schema()["properties"]["a"]["default"] == ""
         with pytest.raises(InvalidPayload):
             app.task("thumbnail")(sound).validate(b'{"x": 0}')
 

@@ -105,7 +105,7 @@ def test_a_wrong_number_is_refused_by_name(wrong: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("wrong", [ValueError, ("ValueError",), [ValueError], (int,), (ValueError(),)])
 def test_what_is_never_retried_is_a_tuple_of_exceptions(wrong: Any) -> None:
-    assert Retry(never=(ValueError, KeyboardInterrupt)).never
+    assert Retry(never=(ValueError, (KeyboardInterrupt, OSError), KeyError | TypeError)).never  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="as in never="):
         Retry(never=wrong)
 
