@@ -206,6 +206,16 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasesExpired:
+    """From the keeper: these attempts were ended by the expiry of their leases, whoever held them."""
+
+    ended: tuple[Ended, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ended", tuple(Ended(*entry) for entry in self.ended))
+
+
+@dataclass(frozen=True, slots=True)
 class Dumped:
     """From a worker: the stacks that were asked for by this number are written."""
 
@@ -244,6 +254,7 @@ Message = (
     | Unsafe
     | ReloadWanted
     | Acknowledged
+    | LeasesExpired
     | RedisState
     | DumpStacks
     | Dumped
@@ -267,6 +278,7 @@ _BY_NAME: dict[str, type[Any]] = {
         Unsafe,
         ReloadWanted,
         Acknowledged,
+        LeasesExpired,
         RedisState,
         DumpStacks,
         Dumped,

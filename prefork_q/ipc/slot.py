@@ -399,6 +399,10 @@ class WorkerSlot:
             seconds=self.seconds(),
         )
 
+    def type_names(self) -> list[str]:
+        """Return the types that were named, and the one that stands for all others."""
+        return [name for _, name in self._read_names(_TYPE_NAMES, stats.MAX_TYPES)]
+
     def snapshot(self) -> SlotSnapshot:
         """Return a copy of everything."""
         return SlotSnapshot(

@@ -21,7 +21,16 @@ from prefork_q.errors import ConfigurationError, Unavailable
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import Channel, ChannelClosed
-from prefork_q.ipc.messages import Acknowledged, DeathNotice, Drain, Failed, Message, Ready, RedisState
+from prefork_q.ipc.messages import (
+    Acknowledged,
+    DeathNotice,
+    Drain,
+    Failed,
+    LeasesExpired,
+    Message,
+    Ready,
+    RedisState,
+)
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
 from prefork_q.keeper.auditor import Auditor
@@ -123,7 +132,7 @@ class Keeper:
                 Registrar(board, broker, node=settings.node, facts=facts),
                 Mover(broker, slot),
                 self._bell,
-                Reaper(broker, events, slot, lease=lease),
+                Reaper(broker, self.tell, events, slot, lease=lease),
                 Auditor(broker, events, lease=lease),
                 Reminder(broker, slot),
                 Pruner(
@@ -154,7 +163,7 @@ class Keeper:
             self._watch(boot_time())
         return self._leave()
 
-    def tell(self, message: Message | Acknowledged | RedisState) -> None:
+    def tell(self, message: Message | Acknowledged | LeasesExpired | RedisState) -> None:
         """Send to the master, if there still is one; its end is noticed where we read."""
         if self._channel is None:
             return

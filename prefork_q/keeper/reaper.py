@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
 
 from prefork_q.broker import Broker
 from prefork_q.events import Events
 from prefork_q.ipc import stats
+from prefork_q.ipc.messages import Ended, LeasesExpired
 from prefork_q.ipc.scoreboard import RoleSlot
 from prefork_q.states import Status
 
@@ -16,13 +19,25 @@ OUTCOMES = {Status.PENDING: "released", Status.DEAD: "dead", Status.CANCELLED: "
 
 
 class Reaper:
-    """Reaps a batch a run. Its interval is jittered, so that the keepers of a fleet spread out."""
+    """Reaps a batch a run. Its interval is jittered, so that the keepers of a fleet spread out.
+
+    `tell` brings the master what it has ended, for the numbers of the types.
+    """
 
     name = "reaper"
     needs_redis = True
 
-    def __init__(self, broker: Broker, events: Events, slot: RoleSlot, *, lease: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        tell: Callable[[LeasesExpired], None],
+        events: Events,
+        slot: RoleSlot,
+        *,
+        lease: float,
+    ) -> None:
         self._broker = broker
+        self._tell = tell
         self._events = events
         self._slot = slot
         self._lease = lease
@@ -33,7 +48,11 @@ class Reaper:
         reaped = self._broker.reap(lease=self._lease, limit=BATCH)
         self._tell_of_holding(reaped.is_holding)
         self._slot.add(stats.LEASES_EXPIRED, len(reaped.expired))
-        self._slot.add(stats.DEAD, sum(one.status is Status.DEAD for one in reaped.expired))
+        self._slot.add(stats.CANCELLED, sum(one.status is Status.CANCELLED for one in reaped.expired))
+        dead = Counter(one.type for one in reaped.expired if one.status is Status.DEAD)
+        if dead:
+            self._slot.add(stats.DEAD, dead.total())
+            self._tell(LeasesExpired(tuple(Ended(type, stats.DEAD, n) for type, n in dead.items())))
         for one in reaped.expired:
             self._events.emit(
                 "lease_expired", level="error" if one.status is Status.DEAD else "warning",

@@ -45,7 +45,13 @@ class Estates:
     def given_back(self, incarnation: str, ended: Iterable[Ended]) -> None:
         """The keeper has given back what this one held; `ended` are the attempts that it ended with that."""
         self.notices.acknowledged(incarnation)
-        self.totals.ended_by_keeper(ended, boot_time())
+        self.ended_by_keeper(ended)
+
+    def ended_by_keeper(self, ended: Iterable[Ended]) -> None:
+        """Add attempts that the keeper ended to the numbers of their types."""
+        ended = tuple(ended)
+        known = {name for slot in self._board.workers() for name in slot.type_names()} if ended else set()
+        self.totals.ended_by_keeper(ended, boot_time(), known)
 
     def _announce(self, notice: DeathNotice) -> None:
         self.notices.add(notice)

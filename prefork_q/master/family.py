@@ -19,6 +19,7 @@ from prefork_q.ipc.messages import (
     Failed,
     Go,
     Hello,
+    LeasesExpired,
     Message,
     Quiet,
     Ready,
@@ -213,6 +214,8 @@ class Family:
                 )  # fmt: skip
             case Acknowledged(incarnation=incarnation, ended=ended):
                 self.estates.given_back(incarnation, ended)
+            case LeasesExpired(ended=ended):
+                self.estates.ended_by_keeper(ended)
             case Dumped(serial=serial):
                 self.guard.answered(child, serial)
             case Retiring(reason=reason):

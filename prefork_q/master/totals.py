@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import Ended
@@ -37,13 +37,13 @@ class Totals:
         newest = max(self.seconds, default=0)
         self.seconds = {at: ended for at, ended in self.seconds.items() if at > newest - stats.RING}
 
-    def ended_by_keeper(self, ended: Iterable[Ended], now: float) -> None:
-        """Add attempts that ended with their worker to the numbers of their types, and to the rate. The sums
-        of all types are in the keeper's own counters."""
+    def ended_by_keeper(self, ended: Iterable[Ended], now: float, known: Container[str]) -> None:
+        """Add attempts that ended with their worker or their lease to the numbers of their types, and to the
+        rate. The sums of all types are in the keeper's own counters. `known`: the types of the living."""
         for type, counter, n in ended:
             counts = [0] * stats.TYPE_COUNTERS
             counts[counter] = n
-            name = type if type in self.types else stats.OTHER
+            name = type if type in self.types or type in known else stats.OTHER
             self.types[name] = self.types.get(name, TypeStats()) + TypeStats(tuple(counts))
             if counter == stats.FAILED:
                 completed, failed = self.seconds.get(int(now), (0, 0))

@@ -7,6 +7,7 @@ if enough of those hit it between two attempts to end it all the same, no task i
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import math
 import os
@@ -201,10 +202,12 @@ class Processor:
             arguments = route.arguments(held.body)
             if route.context_parameter is not None:
                 arguments[route.context_parameter] = self._context(held, timeout)
+            # What a handler leaves in context variables (decimal's precision is one) is not for the next one.
+            call = contextvars.copy_context().run
             if timeout:
-                result = self._timed_call(held, route.function, arguments, started + timeout)
+                result = self._timed_call(held, call, route.function, arguments, started + timeout)
             else:
-                result = route.function(**arguments)
+                result = call(route.function, **arguments)
             ran = boot_time() - started
             text = encode_result(result, self._result_limit)
         except BaseException as error:
@@ -278,7 +281,12 @@ class Processor:
     # -- the soft time limit
 
     def _timed_call(
-        self, held: Held, function: Callable[..., object], arguments: dict[str, object], deadline: float
+        self,
+        held: Held,
+        call: Callable[..., object],
+        function: Callable[..., object],
+        arguments: dict[str, object],
+        deadline: float,
     ) -> object:
         """Call the handler so that `interrupt` can reach it, and only it.
 
@@ -290,7 +298,7 @@ class Processor:
         self.soft_limit = deadline
         try:
             self._wake_by(deadline)
-            return function(**arguments)
+            return call(function, **arguments)
         finally:
             self._end_timed_call()
 

@@ -14,7 +14,7 @@ import pytest
 
 from prefork_q.errors import ConfigurationError
 from prefork_q.ipc import stats
-from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice, Ended, TimedOut
+from prefork_q.ipc.messages import Acknowledged, Claim, DeathNotice, Ended, LeasesExpired, TimedOut
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.keeper.handback import Returner
@@ -29,6 +29,7 @@ from prefork_q.keeper.sampler import Sampler
 from prefork_q.keys import Keys
 from tests.support.server import Server
 from tests.support.stage import TYPE, Stage
+from tests.support.state import State
 from tests.support.until import until
 
 
@@ -254,8 +255,9 @@ def test_the_mover_sleeps_until_the_next_is_due_but_never_long(stage: Stage) -> 
 # -- reaper
 
 
-def reaper_of(stage: Stage) -> Reaper:
-    return Reaper(stage.broker, stage.events, stage.board.keeper, lease=stage.lease)
+def reaper_of(stage: Stage, told: list[LeasesExpired] | None = None) -> Reaper:
+    tell = ([] if told is None else told).append
+    return Reaper(stage.broker, tell, stage.events, stage.board.keeper, lease=stage.lease)
 
 
 def test_expired_leases_go_back_and_each_is_said(stage: Stage) -> None:
@@ -272,6 +274,22 @@ def test_expired_leases_go_back_and_each_is_said(stage: Stage) -> None:
     assert [line["id"] for line in stage.said("lease_expired")] == [expired.id.decode()]
     assert stage.board.keeper.counters()[stats.LEASES_EXPIRED] == 1
     assert 0 < wakes_at - boot_time() <= 1.2
+
+
+def test_what_the_expiry_ends_counts_for_its_type(server: Server, stage: Stage) -> None:
+    stage.keepers_were_seen(1.0)
+    state = State(server.client(), stage.keys)
+    for _ in range(2):
+        state.age(state.seed("processing", token=7, type="doomed", losses=10, is_started=True))
+    state.age(state.seed("processing", token=7, type="unwanted", is_cancel_requested=True))
+    state.age(state.seed("processing", token=7, type="held up"))
+    told: list[LeasesExpired] = []
+
+    reaper_of(stage, told).run(boot_time())
+
+    assert told == [LeasesExpired((Ended("doomed", stats.DEAD, 2),))]
+    counters = stage.board.keeper.counters()
+    assert [counters[n] for n in (stats.LEASES_EXPIRED, stats.DEAD, stats.CANCELLED)] == [4, 2, 1]
 
 
 def test_a_full_batch_means_at_once_again(server: Server, keys: Keys, tmp_path: Path) -> None:

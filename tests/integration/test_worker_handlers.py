@@ -117,6 +117,40 @@ def test_a_child_of_a_handler_has_nothing_of_the_worker(
     assert tasks.get(id).result == {"default": True, "wakeup": -1, "sockets": 0}
 
 
+CONTEXTS = """
+import decimal
+from contextvars import ContextVar
+from prefork_q import App
+
+app = App()
+request: ContextVar[str] = ContextVar("request", default="none")
+
+@app.task("leave")
+def leave(name: str, fails: bool = False) -> list:
+    seen = [request.get(), decimal.getcontext().prec]
+    request.set(name)
+    decimal.getcontext().prec = 5
+    if fails:
+        raise ValueError(name)
+    return seen
+"""
+
+
+def test_what_a_handler_sets_in_context_variables_is_gone_with_it(
+    start_worker: StartWorker, tasks: Tasks, tmp_path: Path
+) -> None:
+    (tmp_path / "contexts.py").write_text(CONTEXTS)
+    start_worker(target=f"{tmp_path / 'contexts.py'}:app", threads=1)
+
+    failed = tasks.submit_one("leave", {"name": "first", "fails": True}, max_attempts=1)
+    timed = tasks.submit_one("leave", {"name": "second"}, timeout=60.0)
+    last = tasks.submit_one("leave", {"name": "third"})
+    tasks.wait(failed, timed, last)
+
+    assert tasks.status(failed) is Status.DEAD
+    assert tasks.get(timed).result == tasks.get(last).result == ["none", 28]
+
+
 def test_a_child_of_a_child_keeps_its_files(
     start_worker: StartWorker, tasks: Tasks, forks: str, tmp_path: Path
 ) -> None:

@@ -18,8 +18,11 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from prefork_q.client import Client
+from prefork_q.keys import Keys
 from prefork_q.submission import NewTask
 from tests.support.node import Node
+from tests.support.server import Server
+from tests.support.state import State
 from tests.support.until import until
 
 pytestmark = pytest.mark.either_server
@@ -93,6 +96,19 @@ def test_the_names_types_and_labels_are_the_documented_ones(node: Node) -> None:
     for sample in told["prefork_q_worker_memory_bytes"].samples:
         assert sample.labels["kind"] in ("rss", "pss")
         assert sample.labels["slot"].isdigit()
+
+
+def test_a_death_by_lost_leases_counts_for_its_type(node: Node, server: Server, keys: Keys) -> None:
+    state = State(server.client(), keys)
+    id = state.seed("processing", token=7, type="plain", losses=10, is_started=True)
+    # A new node's keeper gives the holders of leases that are older than itself time to come back.
+    state.keepers_are_heard_of()
+
+    state.age(id)
+
+    assert node.ended(id)["error"]["type"] == "LeaseLost"
+    died = ("prefork_q_tasks_dead_total", (("type", "plain"),))
+    until(lambda: series(node).get(died) == 1, 10, "the death to be counted for its type")
 
 
 def openmetrics(node: Node) -> list[Any]:

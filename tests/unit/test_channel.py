@@ -14,9 +14,11 @@ from prefork_q.ipc.messages import (
     Claim,
     DeathNotice,
     Drain,
+    Ended,
     Failed,
     Go,
     Hello,
+    LeasesExpired,
     Message,
     Quiet,
     Ready,
@@ -48,6 +50,7 @@ EVERY_KIND: tuple[Message, ...] = (
     SpawnFailed("node.3.1", "no more processes"),
     Unsafe(("poller",), 2),
     Acknowledged("node.3.1"),
+    LeasesExpired((Ended("a", 3, 2),)),
     RedisState(True, "7.0.15"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefork_q.ipc import stats
+from prefork_q.ipc.messages import Ended
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.ipc.slot import WorkerSlot
 from prefork_q.master.totals import Totals
@@ -71,3 +72,16 @@ def test_what_the_status_shows_is_the_same_without_adding_all_up() -> None:
     sums = totals.plus([living.numbers()])
     assert totals.counted([living.counters()]) == sums.counters
     assert totals.per_minute(120.0, living.seconds()) == sums.per_minute(120.0) == (7, 2)
+
+
+def test_what_the_keeper_ended_counts_for_types_that_workers_know() -> None:
+    totals, living = Totals(), slot_with(1)
+    ended = [Ended("a", stats.DEAD, 2), Ended("made up", stats.DEAD, 3), Ended("a", stats.FAILED, 1)]
+
+    totals.ended_by_keeper(ended, 100.5, living.type_names())
+
+    sums = totals.plus([living.numbers()])
+    assert sums.types["a"].counts == (1, 1, 0, 2)
+    assert sums.types[stats.OTHER].counts == (0, 0, 0, 3)
+    assert set(sums.types) == {"a", stats.OTHER}
+    assert sums.per_minute(101.0) == (1, 2)
