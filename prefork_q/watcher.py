@@ -87,14 +87,18 @@ def run_watcher(birth: Birth, target: str, files: Iterable[Path], events: Events
             return is_code or Path(path) in wanted
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    events.emit("watching", folders=[str(folder) for folder in folders])
     channel = birth.channel
+    is_told = False
     try:
         channel.send(Ready())
         for changes in watch(
             *folders, watch_filter=Filter(), step=QUIET, rust_timeout=LOOK, yield_on_timeout=True,
             raise_interrupt=False,
         ):  # fmt: skip
+            if not is_told:
+                # Only now: a change that was made before the watch is set up goes unseen.
+                events.emit("watching", folders=[str(folder) for folder in folders])
+                is_told = True
             if isinstance(channel.receive(), Drain):
                 return 0
             if changes:

@@ -57,7 +57,7 @@ def test_a_buffered_task_is_not_started_on_a_lease_that_has_run_out(
     worker = start_worker(lease=LEASE)
     tasks.wait(*tasks.submit("sleep", {"seconds": 0.001}, n=40))
     with tasks.together():
-        running = tasks.submit_one("sleep", {"seconds": 0.3})
+        running = tasks.submit_one("sleep", {"seconds": 1.5})
         buffered = tasks.submit("sleep", {"seconds": 0.001}, n=3)
     until(lambda: len(worker.holds()) == 4 and ledger.times_run()[running] == 1)
 

@@ -37,13 +37,13 @@ def test_a_drain_finishes_what_runs_and_gives_back_the_rest_at_once(
     # So that the type is known to be quick.
     tasks.wait(*tasks.submit("sleep", {"seconds": 0.001}, n=60))
     with tasks.together():
-        running = tasks.submit("sleep", {"seconds": 1.0}, n=2)
+        running = tasks.submit("sleep", {"seconds": 3.0}, n=2)
         buffered = tasks.submit("sleep", {"seconds": 0.001}, n=20)
     until(lambda: len(worker.running()) == 2 and len(worker.holds()) > 2, what="tasks that are buffered")
 
     ORDERS[order](worker)
     until(lambda: worker.state() == "draining")
-    tasks.wait(*buffered, status="pending", timeout=0.5)
+    tasks.wait(*buffered, status="pending", timeout=1.5)
     late = tasks.submit("return", n=3)
 
     assert worker.exit_code() == 0

@@ -96,8 +96,9 @@ def test_who_comes_back_after_another_has_finished_changes_nothing(
 def test_who_comes_back_while_another_still_runs_changes_nothing(
     start_node: StartNode, ledger: Ledger, state: State
 ) -> None:
-    node = start_node(workers=2, lease="1s")
-    id = node.submit("token", {"seconds": 2.0})
+    # The second run ends as long after the first as it began: a lease and a reaper's interval.
+    node = start_node(workers=2, lease="2s")
+    id = node.submit("token", {"seconds": 4.0})
     until(lambda: ledger.starts(id), 10, "a start")
     first = ledger.runs(id)[0]
     with stopped(first.pid):

@@ -188,8 +188,6 @@ def test_changed_code_is_reloaded_by_itself_in_development(start_node: StartNode
     target.write_text(CODE.format(version=1))
     node = start_node(workers=1, target=f"{target}:app", reload=True)
     node.wait_event("watching")
-    # The watching begins just after it is told.
-    time.sleep(1.0)
 
     target.write_text(CODE.format(version=2))
     node.wait_event("reloaded", timeout=30)
@@ -256,7 +254,7 @@ def test_a_drain_by_command_waits_until_all_is_stopped(start_node: StartNode, le
     done = node.cli("ctl", "drain")
 
     assert done.returncode == 0, done.stderr
-    assert node.wait(1) == 0
+    assert node.wait(10) == 0
     assert node.leftovers() == []
     assert [run.outcome for run in ledger.runs(id)] == ["returned"]
     assert node.cli("ctl", "status").returncode == 3
