@@ -219,7 +219,8 @@ class Broker:
         self._settle_one(Settlement("fail", _id(id), token, 0, error, after))
 
     def release(self, id: str | bytes, token: int, *, delay: float | None = None, error: bytes = b"") -> None:
-        """Give a task back; its attempt does not count. With a delay: its type is unknown here.
+        """Give a task back; its attempt does not count. With a delay and an error its type is unknown here,
+        with a delay alone it is put off.
 
         Raises:
             Stale: the lease is another's, or nobody's; nothing was written.
@@ -261,6 +262,12 @@ class Broker:
         return words
 
     # -- the keeper's verbs
+
+    def cancellations(self, since: int) -> list[tuple[str, int]]:
+        """Return the running tasks whose cancellation was asked for, and when that was (ms on Redis's clock),
+        not before `since`, oldest first. Of the last thousand; some may have ended meanwhile."""
+        found = self._calls.script("cancellations", since)
+        return [(_text(id), int(float(at))) for id, at in zip(found[::2], found[1::2], strict=True)]
 
     def renew(self, renewals: Sequence[Renewal], *, lease: float) -> list[str]:
         """Extend leases. Returns a word each: ok, cancel (a cancellation was asked for) or stale."""

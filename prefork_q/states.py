@@ -52,7 +52,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("fail", R, X, "the handler raised for the last time, or rejected the task"),
     Transition("fail", R, C, "the handler raised, and a cancellation was asked for"),
     Transition("release", R, P, "given back unstarted or interrupted; the attempt does not count"),
-    Transition("release", R, D, "given back for later, of a type that this worker does not know"),
+    Transition("release", R, D, "given back for later: its type is unknown here, or a suspect finds no room"),
     Transition("release", R, X, "no worker knew the type for too long"),
     Transition("release", R, C, "given back, and a cancellation was asked for"),
     Transition("promote", D, P, "due"),

@@ -29,6 +29,10 @@ STARTED_AFTER = 1.0
 mostly done before the word could count."""
 
 
+ASKED = 1_000
+"""Cancellations that are kept in mind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     slot: WorkerSlot
@@ -37,7 +41,11 @@ class Due:
 
 
 class Renewer:
-    """Renews a batch a run; ticks at least six times in a lease."""
+    """Renews a batch a run; ticks at least six times in a lease.
+
+    It also hears of cancellations, at each tick, and has those it may concern renewed early: the answer says
+    whether the run that it knows of is to be cancelled.
+    """
 
     name = "renewer"
     needs_redis = True
@@ -50,8 +58,11 @@ class Renewer:
         self._tick = min(1.0, lease / 6)
         self._started: set[tuple[str, int]] = set()
         self._told: set[tuple[str, int]] = set()
+        self._asked: dict[str, None] = {}
+        self._asked_at = 0
 
     def run(self, now: float) -> float:
+        self._hear_of_cancellations()
         due = list(islice(self._due(now), BATCH))
         if not due:
             return now + self._tick
@@ -62,8 +73,20 @@ class Renewer:
         )
         for one, word in zip(due, words, strict=True):
             self._note(one, word, sent_at)
+            self._asked.pop(one.held.id, None)
         self._board.keeper.add(stats.RENEWED, len(words) - words.count("stale"))
         return now if len(due) == BATCH else now + self._tick
+
+    def _hear_of_cancellations(self) -> None:
+        if not any(slot.is_alive and slot.running() for slot in self._board.workers()):
+            return
+        for id, at in self._broker.cancellations(self._asked_at):
+            # Those of the newest millisecond are seen again at the next tick: there may be more of them.
+            self._asked_at = max(self._asked_at, at)
+            self._asked[id] = None
+        # Most run elsewhere; some wait in a buffer of ours.
+        for id in list(islice(self._asked, max(0, len(self._asked) - ASKED))):
+            del self._asked[id]
 
     def _due(self, now: float) -> Iterator[Due]:
         started: set[tuple[str, int]] = set()
@@ -91,7 +114,9 @@ class Renewer:
                 started.add(key)
             is_old = now - max(held.claimed_at, held.renewed_at) > self._lease / 3
             is_news = run is not None and key not in self._told and now - run.started_at > STARTED_AFTER
-            if not (is_old or is_news) or slot.is_lost(held.index, held.token):
+            is_asked = run is not None and held.id in self._asked
+            is_asked = is_asked and not slot.is_cancel_requested(held.index, held.token)
+            if not (is_old or is_news or is_asked) or slot.is_lost(held.index, held.token):
                 continue
             if is_started or not is_silent:
                 due.append(Due(slot, held, is_started))

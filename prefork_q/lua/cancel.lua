@@ -21,8 +21,8 @@ pass_when_full()
 if status == "processing" then
   if not fields[5] then
     redis.call("HSET", task, "cancel", 1)
-    redis.call("ZADD", root .. "cancels", now, id)
-    redis.call("ZREMRANGEBYRANK", root .. "cancels", 0, -CANCELS_LIMIT - 1)
+    redis.call("ZADD", CANCELS, now, id)
+    redis.call("ZREMRANGEBYRANK", CANCELS, 0, -CANCELS_LIMIT - 1)
   end
   return "requested"
 end

@@ -11,7 +11,8 @@ What it may claim:
   threads until a task ends: else the tasks would go to and fro;
 - nothing while a suspect (a task that has taken a worker down before) waits or runs: it runs alone.
   One that waits longer than `PATIENCE` for the others is given back too, and then nothing is
-  claimed until a task ends.
+  claimed until a task ends, so that it finds its place at last. That has a limit (see `SuspectHold`):
+  beside a handler that runs for hours the suspect is put off, and the others are claimed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from prefork_q.worker.queues import QueueOrder
 from prefork_q.worker.reports import Reports
 from prefork_q.worker.routes import Route
 from prefork_q.worker.standstill import Standstill
+from prefork_q.worker.suspects import SuspectHold
 
 PATIENCE: Final = 0.25
 """Seconds that a claimed task waits behind a running one before it is given back."""
@@ -123,7 +125,7 @@ class FetchLoop:
         self._has_more = True
         self._owes_claim = False
         self._only_free = False
-        self._holds_back = False
+        self._hold = SuspectHold()
         self._threads_checked_at = 0.0
         self.has_turned = False
         """Whether a claim was answered: the worker is ready."""
@@ -281,6 +283,7 @@ class FetchLoop:
                 times.append(self._wakes.next_wake())
             if self._may_claim:
                 times += [held.lot.arrived_at + PATIENCE for held in self._waiting()]
+                times.append(self._hold.until)
             times.append(self._reports.due_at())
         return min(time for time in times if time is not None)
 
@@ -297,7 +300,7 @@ class FetchLoop:
     @property
     def _room(self) -> int:
         """How many tasks of any type could start at once."""
-        if self._suspect is not None or self._holds_back:
+        if self._suspect is not None or self._hold.is_on:
             return 0
         return max(0, min(self._settings.threads - self._holdings.unfinished, self._most))
 
@@ -314,7 +317,7 @@ class FetchLoop:
         budget_us = 0
         paces: list[tuple[bytes, int]] = []
         budget = HORIZON * settings.threads - self._holdings.cost
-        is_open = self._may_claim and self._suspect is None and not (self._only_free or self._holds_back)
+        is_open = self._may_claim and self._suspect is None and not (self._only_free or self._hold.is_on)
         if is_open and budget > 0:
             paces = self._paces.fast()
             if paces:
@@ -339,7 +342,8 @@ class FetchLoop:
         if self._suspect is not None and self._suspect.is_over:
             self._suspect = None
         if not self._holdings.unfinished:
-            self._only_free = self._holds_back = False
+            self._only_free = False
+            self._hold.end()
         if not outcomes and not (self._owes_claim or (self._may_claim and self._has_more and self._room > 0)):
             return
         self._owes_claim = False
@@ -385,8 +389,9 @@ class FetchLoop:
 
     def _settled(self, batch: Sequence[Run], words: Sequence[bytes]) -> None:
         outcomes, self._in_flight = self._in_flight, ()
-        if (self._only_free or self._holds_back) and any(outcome.held.is_started for outcome in outcomes):
-            self._only_free = self._holds_back = False
+        if any(outcome.held.is_started for outcome in outcomes):
+            self._only_free = False
+            self._hold.end()
         self._holdings.settle(outcomes)
         self._unbooked = batch, words
 
@@ -412,12 +417,13 @@ class FetchLoop:
         return waiting
 
     def _give_back_late(self, now: float) -> None:
+        if self._hold.runs_out(now):
+            self.look_again()
         for held in self._waiting():
             if now - held.lot.arrived_at < PATIENCE:
                 continue
             if held is self._suspect:
-                self._holds_back = True
-                self._give_back_suspect(held)
+                self._give_back_suspect(held, self._hold.begin(now))
             elif late := self.pool.take_back():
                 self._only_free = True
                 self._give_back(late)
@@ -427,17 +433,24 @@ class FetchLoop:
             self._give_back_suspect(self._suspect)
         self._give_back(self.pool.take_back())
 
-    def _give_back_suspect(self, suspect: Held) -> None:
+    def _give_back_suspect(self, suspect: Held, delay: float | None = None) -> None:
         self._is_suspect_placed = True
-        self._give_back([suspect])
+        if delay is not None:
+            self._events.emit(
+                "put_off", level="warning", id=suspect.id.decode(), type=suspect.lot.type_name,
+                seconds=delay,
+                cause="it has taken a worker down, so it runs alone, and what runs here takes too long",
+            )  # fmt: skip
+        self._give_back([suspect], delay)
 
-    def _give_back(self, tasks: Sequence[Held]) -> None:
-        self._outbox.extend(Outcome(held, "released") for held in tasks)
+    def _give_back(self, tasks: Sequence[Held], delay: float | None = None) -> None:
+        self._outbox.extend(Outcome(held, "released", delay=delay) for held in tasks)
 
     def _start_suspect(self) -> None:
         suspect = self._suspect
         if suspect is not None and not self._is_suspect_placed and self._holdings.unfinished == 1:
             self._is_suspect_placed = True
+            self._hold.found_place()
             self.pool.put(suspect)
 
     # -- processors

@@ -178,6 +178,53 @@ def test_a_wish_to_cancel_reaches_the_slot(stage: Stage, renewer: Renewer) -> No
     assert slot.holds()[0].renewed_at > 0
 
 
+def test_a_wish_to_cancel_what_runs_is_heard_at_the_next_tick(stage: Stage, renewer: Renewer) -> None:
+    stage.submit(2)
+    slot = stage.worker()
+    asked, other = stage.claim(slot, 2)
+    stage.run(slot, asked)
+    stage.run(slot, other, processor=1)
+    renewer.run(boot_time())
+    assert not slot.is_cancel_requested(0, asked.token)
+
+    assert stage.broker.cancel(asked.id.decode()) == "requested"
+    renewer.run(boot_time())
+
+    assert slot.is_cancel_requested(0, asked.token)
+    assert not slot.is_cancel_requested(1, other.token)
+    # Once is enough, and a young lease is not renewed for it again.
+    stage.expire(asked.id)
+    renewer.run(boot_time())
+    assert stage.lease_left(asked.id) < 0
+
+
+def test_a_wish_to_cancel_what_is_buffered_is_heard_when_it_runs(stage: Stage, renewer: Renewer) -> None:
+    stage.submit(2)
+    slot = stage.worker()
+    running, buffered = stage.claim(slot, 2)
+    stage.run(slot, running)
+    assert stage.broker.cancel(buffered.id.decode()) == "requested"
+    renewer.run(boot_time())
+
+    stage.run(slot, buffered, processor=1)
+    renewer.run(boot_time())
+
+    assert slot.is_cancel_requested(1, buffered.token)
+
+
+def test_an_old_wish_to_cancel_is_not_for_a_new_life_of_the_task(stage: Stage, renewer: Renewer) -> None:
+    [id] = stage.submit(max_attempts=1)
+    slot = stage.worker()
+    [first] = stage.claim(slot)
+    stage.client.zadd(stage.keys("cancels"), {id: 1})
+    stage.run(slot, first)
+
+    renewer.run(boot_time())
+
+    assert not slot.is_cancel_requested(0, first.token)
+
+
+
 def test_idle_workers_cost_no_call(stage: Stage, renewer: Renewer) -> None:
     stage.worker()
     before = _renew_calls(stage)

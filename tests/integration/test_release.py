@@ -79,6 +79,15 @@ def test_after_an_hour_of_that_it_is_dead(broker: Broker, state: State) -> None:
     assert (state.status(id), state.task(id)["error"]) == (Status.DEAD, UNKNOWN.decode())
 
 
+def test_one_that_is_put_off_is_of_no_unknown_type(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, attempts=2, unknown_since=3_700)
+
+    broker.release(id, 7, delay=5)
+
+    assert (state.status(id), state.task(id)["attempts"]) == (Status.DELAYED, "1")
+    assert "error" not in state.task(id)
+
+
 def test_the_hour_begins_with_the_first_release(broker: Broker, state: State) -> None:
     id = state.seed("processing", token=7, unknown_since=3_000)
     since = state.task(id)["unknown_at"]

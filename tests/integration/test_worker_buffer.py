@@ -8,6 +8,7 @@ from collections.abc import Callable
 import redis
 
 from prefork_q.states import Status
+from prefork_q.worker import suspects
 from tests.support.ledger import Ledger
 from tests.support.state import State
 from tests.support.tasks import Tasks
@@ -145,6 +146,25 @@ def test_a_suspect_that_waits_for_a_long_task_is_given_back_for_others(
     later = tasks.submit("return", n=20)
     tasks.wait(*later)
     assert busy.counters()["released"] == 1
+
+
+def test_beside_a_task_without_end_a_suspect_is_put_off_and_others_run(
+    start_worker: StartWorker, tasks: Tasks, state: State
+) -> None:
+    worker = start_worker(threads=2)
+    long = tasks.submit_one("sleep", {"seconds": 60})
+    tasks.wait(long, status="processing")
+    suspect = state.seed("pending", type="return", body=b"{}", crashes=1)
+    after = tasks.submit("return", n=5)
+    tasks.broker.remind()
+
+    tasks.wait(*after, timeout=suspects.SHORTEST + 10)
+
+    assert tasks.statuses(after) == {Status.SUCCEEDED}
+    assert tasks.status(long) is Status.PROCESSING
+    assert (tasks.status(suspect), tasks.get(suspect).attempts) == (Status.DELAYED, 0)
+    (said,) = until(lambda: worker.said("put_off"))
+    assert (said["id"], said["seconds"]) == (suspect, suspects.PUT_OFF * suspects.SHORTEST)
 
 
 def test_a_suspect_runs_at_last_where_long_tasks_follow_each_other(

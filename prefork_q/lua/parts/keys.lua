@@ -7,4 +7,4 @@ local GHOSTS, PAUSED, QUEUES = root .. "ghosts", root .. "paused", root .. "queu
 local TASK, BODY, IDEM = root .. "task:", root .. "body:", root .. "idem:"
 local PENDING, WAKE, MOVER = root .. "pending:", root .. "wake:", root .. "mover"
 local CLAIM, CLAIMS = root .. "claim:", root .. "claims"
-local TOKEN, REAPER = root .. "token", root .. "reaper"
+local TOKEN, REAPER, CANCELS = root .. "token", root .. "reaper", root .. "cancels"

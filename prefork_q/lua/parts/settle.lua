@@ -37,6 +37,12 @@ local function release_held(id, task, held, err, delay_ms, forget_at, unknown_li
   elseif delay_ms == "" then
     to_pending(id, task, held[6], attempts, true)
     return "pending"
+  elseif err == "" then
+    -- Put off: the worker knows its type, and has no room for it.
+    redis.call("HSET", task, "attempts", attempts)
+    if held[8] then redis.call("HDEL", task, "unknown_at") end
+    to_delayed(id, task, delay_ms)
+    return "delayed"
   end
   -- Of a type that the worker does not know: others may, or will after an upgrade.
   local since = tonumber(held[8]) or now_ms
