@@ -47,13 +47,6 @@ if conflict then return conflict end
 
 local answers, fresh, dues, lists, queues = {}, 0, {}, {}, {}
 
--- One look for all of a group: a command for each costs a tenth of a task's whole submission.
-local function are_stored(first, last, step)
-  local tasks = {}
-  for at = first, last, step do tasks[#tasks + 1] = TASK .. ARGV[at] end
-  return redis.call("EXISTS", unpack(tasks)) > 0
-end
-
 local function list_of(queue)
   local list = lists[queue]
   if not list then
@@ -77,12 +70,10 @@ each_group(function(group, first, last, step)
   -- Claim takes a task without attempts for one that is pending since it was submitted.
   if is_later then common[#common + 1], common[#common + 2] = "attempts", "0" end
 
-  local some_are_stored, stored_now = are_stored(first, last, step), {}
   for at = first, last, step do
     local id, idem = ARGV[at], step == 4 and ARGV[at + 2]
     local task = TASK .. id
-    local is_stored = stored_now[id] or some_are_stored and redis.call("EXISTS", task) == 1
-    local known = is_stored and id or idem and first_of(idem)
+    local known = redis.call("EXISTS", task) == 1 and id or idem and first_of(idem)
     if known then
       local fields = redis.pcall("HMGET", TASK .. known, "status")
       answers[#answers + 1] = { fields[1] or "pending", known }
@@ -99,7 +90,6 @@ each_group(function(group, first, last, step)
       else
         list[#list + 1] = id
       end
-      stored_now[id] = true
       fresh = fresh + 1
       answers[#answers + 1] = status
     end

@@ -15,9 +15,9 @@ worker's free threads is spent on it."""
 class SuspectHold:
     """Begins when a suspect was given back because others run, and ends with the first of them.
 
-    When it runs out instead, the worker claims again, and until one of the others ends each suspect that has to
-    wait is put off: given back at once, it would be the next that is claimed, and what waits behind it would
-    never be.
+    When it runs out instead, the worker claims again, and until one of the others ends each suspect that has
+    to wait is put off: given back at once, it would be the next that is claimed, and what waits behind it
+    would never be.
     """
 
     __slots__ = ("_delay", "_limit", "until")
