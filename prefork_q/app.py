@@ -136,7 +136,11 @@ class App:
         return _added(self.hooks.worker_start, function)
 
     def on_worker_stop(self, function: H) -> H:
-        """Call `function` in each worker that ends by itself."""
+        """Call `function` in each worker that ends by itself.
+
+        All stop hooks of a worker have together one second, less if the drain leaves less: what still runs
+        then is cut off.
+        """
         return _added(self.hooks.worker_stop, function)
 
     def _register(

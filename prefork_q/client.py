@@ -25,13 +25,21 @@ from typing import Any, Final, TypeVar
 from prefork_q.broker import Broker
 from prefork_q.config import Config, effective_redis_url, load
 from prefork_q.connection import connect
-from prefork_q.errors import Conflict, IdempotencyConflict, NotFound, TaskFailed, Unavailable
+from prefork_q.errors import (
+    ConfigurationError,
+    Conflict,
+    IdempotencyConflict,
+    NotFound,
+    TaskFailed,
+    Unavailable,
+)
 from prefork_q.events import mask_url
 from prefork_q.ids import is_id
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from prefork_q.leases import Limits
 from prefork_q.option_types import checked_redis_url
+from prefork_q.options import redis_url_given
 from prefork_q.states import Status
 from prefork_q.submission import NewTask, prepare, prepare_all
 from prefork_q.task import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Submission, Submitted, TaskRecord
@@ -63,7 +71,8 @@ class Client:
 
     What the arguments leave out comes from the environment and the configuration file, as for
     the command line: PREFORK_Q_REDIS_URL, REDIS_URL, PREFORK_Q_NAMESPACE, ..., and with no URL
-    anywhere the embedded server of the state folder. It connects with the first call.
+    anywhere the embedded server of the state folder. It connects with the first call. A configured
+    password is sent only to the server that the configuration names.
 
     Every method that talks to Redis raises `Unavailable` when it cannot be reached or refuses.
 
@@ -74,9 +83,18 @@ class Client:
     def __init__(
         self, redis_url: str | None = None, namespace: str | None = None, *, config: Config | None = None
     ) -> None:
+        # Whose password it is that the configuration has, its own URL says.
+        owner = config
         if config is None:
             config = load({"redis_url": redis_url, "namespace": namespace}, os.environ)
-        self._url = effective_redis_url(config) if redis_url is None else checked_redis_url(redis_url)
+            if config.redis_password_file is not None:
+                with suppress(ConfigurationError):
+                    owner = load({"namespace": namespace}, os.environ)
+        if redis_url is None:
+            self._url = effective_redis_url(config)
+        else:
+            checked_redis_url(redis_url)
+            self._url = redis_url if owner is None else redis_url_given(redis_url, owner)
         self._keys = Keys(config.namespace if namespace is None else namespace)
         self._payload_limit = config.payload_limit
         self._retention = config.retention

@@ -132,9 +132,13 @@ def _merge(layers: list[Layer]) -> tuple[dict[str, object], dict[str, str]]:
 
 
 def _choose_redis(values: dict[str, object], layers: list[Layer], environ: Mapping[str, str]) -> None:
-    """Let the first source that gives a URL or asks for the embedded server decide between them."""
+    """Let the first source that gives a URL or asks for the embedded server decide between them.
+
+    One that says no to the embedded server says so for the sources below it too.
+    """
+    is_off = False
     for layer in layers:
-        if layer.is_set("embedded"):
+        if not is_off and layer.is_set("embedded"):
             if "redis_url" in layer.values:
                 raise ConfigurationError(
                     f"{layer.spell('redis_url')} and {layer.spell('embedded')} exclude each other"
@@ -145,6 +149,7 @@ def _choose_redis(values: dict[str, object], layers: list[Layer], environ: Mappi
             values["redis_url"] = layer.values["redis_url"]
             values.pop("embedded", None)
             return
+        is_off = is_off or "embedded" in layer.values
     if environ.get("REDIS_URL"):
         values["redis_url"] = environ["REDIS_URL"]
         values.pop("embedded", None)
@@ -155,9 +160,13 @@ def _choose_redis(values: dict[str, object], layers: list[Layer], environ: Mappi
 
 
 def _choose_http(values: dict[str, object], layers: list[Layer]) -> None:
-    """Let the first source that gives addresses or refuses them decide."""
+    """Let the first source that gives addresses or refuses them decide.
+
+    One that says no to `no_http` says so for the sources below it too.
+    """
+    is_off = False
     for layer in layers:
-        if layer.is_set("no_http"):
+        if not is_off and layer.is_set("no_http"):
             if "http" in layer.values:
                 raise ConfigurationError(
                     f"{layer.spell('http')} and {layer.spell('no_http')} exclude each other"
@@ -168,6 +177,7 @@ def _choose_http(values: dict[str, object], layers: list[Layer]) -> None:
             values["http"] = layer.values["http"]
             values["no_http"] = False
             return
+        is_off = is_off or "no_http" in layer.values
 
 
 def _place_folders(values: dict[str, object], environ: Mapping[str, str]) -> None:

@@ -14,7 +14,8 @@ import orjson
 
 from prefork_q.calls import Calls
 from prefork_q.connection import redis
-from prefork_q.keys import Keys
+from prefork_q.errors import Invalid
+from prefork_q.keys import NAME, NAME_RULE, Keys
 from prefork_q.records import pairs, read_record
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
@@ -162,7 +163,11 @@ class Inspector:
 
         The newest come first, except that of the delayed the next due does, and of the processing the
         one whose lease ends first. `limit` is from 1 to PAGE_LIMIT.
+
+        Raises:
+            Invalid: type or queue is no name.
         """
+        filters = _filter(type, "type"), _filter(queue, "queue")
         tasks: list[TaskRecord] = []
         place = cursor or self._first(status, queue)
         for _ in range(CALLS):
@@ -170,7 +175,7 @@ class Inspector:
                 break
             entries, at, after = self._calls.script(
                 "page", place.index, place.queue, place.at, place.after,
-                limit - len(tasks), SCAN, PAGE_BYTES, status or "", type or "", queue or "",
+                limit - len(tasks), SCAN, PAGE_BYTES, status or "", *filters,
             )  # fmt: skip
             tasks += [record for entry in entries if (record := read_record(entry)) is not None]
             if after:
@@ -193,10 +198,14 @@ class Inspector:
         """Return the next ids of the dead, the newest first, and where to go on (None: that was all).
 
         `before` is in seconds since the epoch; at most SCAN ids are given, and maybe none.
+
+        Raises:
+            Invalid: type is no name.
         """
+        wanted = _filter(type, "type")
         place = cursor or Cursor("dead", at="" if before is None else str(round(before * 1000)))
         entries, at, after = self._calls.script(
-            "page", place.index, "", place.at, place.after, min(limit, SCAN), SCAN, 0, "", type or "", ""
+            "page", place.index, "", place.at, place.after, min(limit, SCAN), SCAN, 0, "", wanted, ""
         )
         end = Cursor("dead", at=at.decode(), after=after.decode()) if after else None
         return [id.decode() for (id,) in entries], end
@@ -252,6 +261,15 @@ class Inspector:
     def _queues(self) -> list[str]:
         names = self._calls.command("HKEYS", self._root + "queues")
         return sorted(name.decode("utf-8", "replace") for name in names)
+
+
+def _filter(name: str | None, option: str) -> str:
+    """Return a type or a queue as the script takes it. There "" is any, which no caller shall get by ""."""
+    if name is None:
+        return ""
+    if not NAME.fullmatch(name):
+        raise Invalid(f"{option}: {NAME_RULE}", pointer=f"/{option}")
+    return name
 
 
 def _node(name: str, info: Mapping[str, Any]) -> NodeInfo:

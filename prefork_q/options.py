@@ -10,11 +10,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from prefork_q.addresses import HttpAddress, parse_http, require_socket_path
+from prefork_q.addresses import (
+    HttpAddress,
+    is_sentinel_url,
+    parse_http,
+    parse_sentinels,
+    require_socket_path,
+)
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import Level, mask_url
 from prefork_q.option_types import (
@@ -224,6 +230,39 @@ def effective_redis_url(config: Config) -> str:
     if config.redis_password_file is None:
         return config.redis_url
     return with_password(config.redis_url, read_password(config.redis_password_file))
+
+
+def redis_url_given(url: str, config: Config) -> str:
+    """Return the URL of a server that a program names itself, with the configured password if that is meant
+    for it: if the URL has none and names what the configured one names, to the same user and as safely.
+
+    Raises:
+        ConfigurationError: the file with the password cannot be read.
+    """
+    if config.redis_url is None or config.redis_password_file is None:
+        return url
+    if urlsplit(url).password is not None or _named_by(url) != _named_by(config.redis_url):
+        return url
+    return with_password(url, read_password(config.redis_password_file))
+
+
+def _named_by(url: str) -> tuple[object, ...]:
+    """Return all that a URL says but a password, without what is mere spelling."""
+    parts = urlsplit(url)
+    # Two groups of sentinels may know different servers by one name, and options can lead elsewhere.
+    sentinels = parse_sentinels(url).sentinels if is_sentinel_url(url) else ()
+    return parts.scheme, parts.username or None, sentinels, database_of(url), parts.query
+
+
+def database_of(url: str) -> tuple[str, str]:
+    """Return what tells one database from another: server and number, however the URL spells them."""
+    if is_sentinel_url(url):
+        sentinel = parse_sentinels(url)
+        return sentinel.service, str(sentinel.database)
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return unquote(parts.path), parse_qs(parts.query).get("db", ["0"])[0]
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}", parts.path.strip("/") or "0"
 
 
 def _options() -> tuple[Option, ...]:

@@ -15,6 +15,7 @@ from prefork_q.api.reading import Environ, instant, read_options, read_query
 from prefork_q.broker import Broker
 from prefork_q.ids import is_id
 from prefork_q.inspector import Cursor, Inspector
+from prefork_q.keys import NAME, NAME_RULE
 from prefork_q.presentation import as_json
 from prefork_q.states import Status
 
@@ -94,8 +95,8 @@ def read_choice(options: dict[str, object]) -> tuple[str | None, float | None, i
         Problem: one of them is wrong.
     """
     type, before, limit = options.get("type"), options.get("before"), options.get("limit", RETRY_DEFAULT)
-    if "type" in options and not isinstance(type, str):
-        raise wrong("/type", "write the name of a type")
+    if "type" in options and not (isinstance(type, str) and NAME.fullmatch(type)):
+        raise wrong("/type", f"write the name of a type: {NAME_RULE}")
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise wrong("/limit", f"write a whole number from 1 to {RETRY_LIMIT}")
     moment = None

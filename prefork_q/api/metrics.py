@@ -72,7 +72,11 @@ class Metrics:
 
 
 def prefers_json(accepted: str) -> bool:
-    """Tell whether an Accept header asks for JSON rather than for a text format."""
+    """Tell whether an Accept header asks for JSON rather than for a text format.
+
+    Whoever names JSON can read it, so it wins over a text that is as welcome (`application/json, text/plain,
+    */*` is what axios sends); `*/*` alone asks for nothing.
+    """
     wanted: dict[str, float] = {}
     for entry in accepted.split(","):
         name, _, parameters = entry.partition(";")
@@ -86,7 +90,8 @@ def prefers_json(accepted: str) -> bool:
                     quality = 0.0
         wanted[name.strip().lower()] = quality
     text = max(wanted.get("text/plain", 0.0), wanted.get("application/openmetrics-text", 0.0))
-    return wanted.get("application/json", 0.0) > text
+    json = wanted.get("application/json", 0.0)
+    return json > 0 and json >= text
 
 
 def totals(counts: Counts) -> dict[str, Any]:

@@ -144,7 +144,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Choice": an_object(
         {},
         {
-            "type": {"type": "string", "description": "Only tasks of this type."},
+            "type": NAMED | {"description": "Only tasks of this type."},
             "before": TIME | {"description": "Only tasks that died before."},
             "limit": {
                 "type": "integer",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from prefork_q.cli.output import say
 from prefork_q.control.client import CommandFailed, NoAnswer, ask
-from prefork_q.errors import Invalid
+from prefork_q.errors import ConfigurationError, Invalid
 from prefork_q.places import default_ctl_socket, default_state_dir
 
 TIMEOUT = 1.7
@@ -30,18 +29,26 @@ def find_socket() -> str:
     """Return the control socket that the environment names, or that `run` would choose in it.
 
     Raises:
-        ConfigurationError: the environment names a configuration file, which is wrong.
+        ConfigurationError: the environment names a configuration file, which is wrong, and there is no
+            socket where `run` would make it without one.
     """
     named = os.environ.get("PREFORK_Q_CTL_SOCKET")
     if named:
-        return named
+        return os.path.expanduser(named)
+    state_dir = os.environ.get("PREFORK_Q_STATE_DIR") or default_state_dir(os.environ)
+    usual = os.path.expanduser(default_ctl_socket(os.environ, state_dir))
     if os.environ.get("PREFORK_Q_CONFIG"):
         # Only then: it costs more than all the rest of the command.
         from prefork_q.config import load
 
-        return str(load({}, os.environ).ctl_socket)
-    state_dir = os.environ.get("PREFORK_Q_STATE_DIR") or default_state_dir(os.environ)
-    return str(Path(default_ctl_socket(os.environ, state_dir)).expanduser())
+        try:
+            return str(load({}, os.environ).ctl_socket)
+        except ConfigurationError:
+            # The node that runs has read the file when it was right, and is asked all the same: for its
+            # state, or for a reload, which it refuses and says why.
+            if not os.path.exists(usual):
+                raise
+    return usual
 
 
 def question(name: str, socket: str | None, arguments: Mapping[str, Any] | None = None) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +109,7 @@ def of_server(config: Config) -> Iterator[Finding]:
     except PreforkQError:  # told among the options
         return
     try:
-        if config.embedded and not config.store_socket.exists():
+        if config.embedded and not _may_run(config):
             yield Finding("server", "ok", f"embedded, not running; `run` will start {find_server()}")
             return
         client = connect(url, max_connections=1)
@@ -132,3 +135,29 @@ def of_server(config: Config) -> Iterator[Finding]:
         yield Finding("layout", "failed", wrong_layout(layout), ConfigurationError.code)
     for doubt in doubts(facts):
         yield Finding("server", "warning", doubt)
+
+
+def _may_run(config: Config) -> bool:
+    """Tell whether the embedded server may be there: one that was killed leaves its socket, but no lock."""
+    if not config.store_socket.exists():
+        return False
+    with socket.socket(socket.AF_UNIX) as visitor, suppress(OSError):
+        visitor.settimeout(1)
+        try:
+            visitor.connect(str(config.store_socket))
+        except ConnectionRefusedError:
+            return _is_locked(config.state_dir / "store.lock")
+    # Whatever else hinders is told where its facts are asked for.
+    return True
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            # Shared and for this moment: a server that starts just now tries again.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

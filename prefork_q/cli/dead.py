@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import click
 
+from prefork_q.cli.options import name
 from prefork_q.cli.output import cause, print_json, print_table, say
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.errors import NotFound
@@ -24,7 +25,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--type", "type_", metavar="TYPE", help="Only tasks of this type.")
+@click.option("--type", "type_", callback=name, metavar="TYPE", help="Only tasks of this type.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @reaching
@@ -58,7 +59,9 @@ def show(reach: Reach, id: str) -> None:
 def selecting(function: Callable[..., object]) -> Callable[..., object]:
     """Decorate a command with the ways to choose dead tasks."""
     function = click.option("--all", "is_all", is_flag=True, help="All dead tasks.")(function)
-    function = click.option("--type", "type_", metavar="TYPE", help="All dead tasks of this type.")(function)
+    function = click.option(
+        "--type", "type_", callback=name, metavar="TYPE", help="All dead tasks of this type."
+    )(function)
     return click.argument("ids", metavar="[ID]...", nargs=-1)(function)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, unquote, urlsplit
-
-from prefork_q.addresses import is_sentinel_url, parse_sentinels
 from prefork_q.app import App, load_app
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.errors import ConfigurationError
 from prefork_q.events import mask_url
+from prefork_q.options import database_of
 
 
 def load_handlers(config: Config) -> App:
@@ -41,17 +39,6 @@ def require_same_place(app: App, config: Config) -> None:
             f"the app says namespace {app.namespace}, this node uses {config.namespace}: "
             "give the node the same --namespace, or let the app say none"
         )
-
-
-def database_of(url: str) -> tuple[str, str]:
-    """Return what tells one database from another: server and number, however the URL spells them."""
-    if is_sentinel_url(url):
-        sentinel = parse_sentinels(url)
-        return sentinel.service, str(sentinel.database)
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return unquote(parts.path), parse_qs(parts.query).get("db", ["0"])[0]
-    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}", parts.path.strip("/") or "0"
 
 
 def run_template_hooks(app: App) -> None:

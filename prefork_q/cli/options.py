@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from prefork_q.config import OPTIONS, Config, Option, load
+from prefork_q.keys import NAME, NAME_RULE
 from prefork_q.units import parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,6 +52,16 @@ def duration(ctx: click.Context, parameter: click.Parameter, value: str | None) 
         return None if value is None else parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def name(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Check that an option was given the name of a type or a queue; a callback of click's.
+
+    A script's empty variable must not choose all that there is.
+    """
+    if value is not None and not NAME.fullmatch(value):
+        raise click.BadParameter(NAME_RULE)
+    return value
 
 
 def _parameter(option: Option) -> Callable[[Function], Function]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from prefork_q.cli.explain import explain as reasons_for
-from prefork_q.cli.options import duration
+from prefork_q.cli.options import duration, name
 from prefork_q.cli.output import print_json, print_pairs, print_table, say
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.errors import Conflict, Invalid, NotFound
@@ -92,8 +92,8 @@ def cancel(reach: Reach, id: str) -> None:
 
 @command.command("list")
 @click.option("--status", type=click.Choice([status.value for status in Status]), help="Only of this status.")
-@click.option("--type", "type_", metavar="TYPE", help="Only of this type.")
-@click.option("--queue", metavar="NAME", help="Only of this queue.")
+@click.option("--type", "type_", callback=name, metavar="TYPE", help="Only of this type.")
+@click.option("--queue", callback=name, metavar="NAME", help="Only of this queue.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @json_option
 @reaching

@@ -32,6 +32,7 @@ abort(3) ends a process all the same: it raises SIGABRT once more, with nobody t
 """
 
 OOM_SCORE: Final = "/proc/self/oom_score_adj"
+OPEN_FDS: Final = "/proc/self/fd"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -186,6 +187,21 @@ def _nothing(number: int, frame: object) -> None:
 
 
 def _close_all_but(kept: tuple[int, ...]) -> None:
+    try:
+        opened = [int(name) for name in os.listdir(OPEN_FDS)]
+    except OSError:
+        _close_up_to_limit(kept)
+        return
+    for fd in opened:
+        if fd > 2 and fd not in kept:
+            # The listing's own is among them, and closed already.
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _close_up_to_limit(kept: tuple[int, ...]) -> None:
+    """For a child that cannot list what is open. It may take minutes: the limit can be 2**30, and not every
+    kernel and C library closes a range in one call."""
     low = 3
     for fd in sorted(fd for fd in set(kept) if fd >= 3):
         os.closerange(low, fd)

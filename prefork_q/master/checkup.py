@@ -7,7 +7,7 @@ from typing import Any
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import Scoreboard
-from prefork_q.master.children import WORKER, Child, Slots
+from prefork_q.master.children import WORKER, Child, Place, Slots
 from prefork_q.master.health import condition
 from prefork_q.master.herald import Vitals
 from prefork_q.master.report import Report
@@ -41,7 +41,7 @@ class CheckUp:
         workers = self._slots.children(WORKER)
         slots = [self._board.worker(child.cell) for child in workers if child.cell is not None]
         counters = self._totals.counted(slot.counters() for slot in slots)
-        wanted, ready = len(self._slots.workers), self._slots.ready_workers
+        wanted, ready = len(self._slots.workers), self._report.ready_workers
         troubles = [
             reason
             for reason in self._report.degraded(now, redis, reload)
@@ -56,7 +56,8 @@ class CheckUp:
             ended=counters[stats.COMPLETED] + counters[stats.FAILED],
             pending=self._pending(now) if is_reachable else None,
             troubles=tuple(troubles[:MOST_TROUBLES]),
-            is_sound=any(self._is_sound(child, now, since, is_reachable) for child in workers),
+            is_sound=any(self._is_sound(child, now, since, is_reachable) for child in workers)
+            or any(self._is_awaited(place) for place in self._slots.workers),
             may_go_on_starting=not (is_reachable and is_failing),
             stops_until=stops_until,
         )
@@ -66,9 +67,16 @@ class CheckUp:
         return keeper.pending if now - keeper.last_beat < FRESH else None
 
     def _is_sound(self, child: Child, now: float, since: float, is_redis_reachable: bool) -> bool:
-        """A worker works if its loop turns or what runs may keep it from turning. Until Redis is back none
-        becomes ready, and that is not the node's fault."""
-        if child.cell is None or child.pid is None or child.killed_for is not None:
+        """A worker works if its loop turns or what runs may keep it from turning.
+
+        Until Redis is back none becomes ready, and that is not the node's fault. Nor is it that an import or
+        a start hook takes its time: that has a limit, after which this one has failed.
+        """
+        if child.killed_for is not None:
+            return False
+        if not child.is_ready and not child.stopping and child.place.backoff.failures == 0:
+            return True
+        if child.cell is None or child.pid is None:
             return False
         if not child.is_ready:
             return not is_redis_reachable
@@ -81,3 +89,8 @@ class CheckUp:
             is_stopped=slot.is_stopped,
         )
         return how in ("well", "busy")
+
+    def _is_awaited(self, place: Place) -> bool:
+        """Whether a place that is vacant, after a worker that had worked, waits only for a template that
+        imports: that has the same limit."""
+        return place.is_vacant and place.backoff.failures == 0 and not self._slots.template.is_failing

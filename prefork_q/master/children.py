@@ -260,10 +260,6 @@ class Slots:
         return min((place.due_at for place in self.places() if place.is_vacant), default=None)
 
     @property
-    def ready_workers(self) -> int:
-        return sum(place.state == "ready" for place in self.workers)
-
-    @property
     def is_complete(self) -> bool:
         """Whether every place has a process that is ready."""
         return all(place.child is not None and place.child.is_ready for place in self.places())

@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 
 TURN: Final = 1.0
 """Seconds. The loop turns at least so often, so that a longer pause shows that the node was stopped."""
+FIRST_DELAY: Final = 0.5
+LONGEST_DELAY: Final = 30.0
+"""Seconds before the next birth in a place whose processes die before they are ready."""
 
 
 class Deadline(NamedTuple):
@@ -29,9 +32,9 @@ class Deadlines:
         """Enter or move one."""
         self._at[Deadline(kind, subject)] = at
 
-    def drop(self, subject: str) -> None:
-        """Forget all of this subject."""
-        for deadline in [deadline for deadline in self._at if deadline.subject == subject]:
+    def drop(self, subject: str, kind: str | None = None) -> None:
+        """Forget those of this subject: of one kind, or all."""
+        for deadline in [one for one in self._at if one.subject == subject and kind in (None, one.kind)]:
             del self._at[deadline]
 
     def next(self) -> float | None:
@@ -55,8 +58,8 @@ class Deadlines:
 class Backoff:
     """The growing delay of a place whose processes die before they are ready."""
 
-    first: float = 0.5
-    cap: float = 30.0
+    first: float = FIRST_DELAY
+    cap: float = LONGEST_DELAY
     failures: int = 0
 
     def died(self, *, was_ready: bool) -> float:

@@ -11,7 +11,7 @@ import signal
 from collections import OrderedDict
 from typing import Final
 
-from prefork_q.events import Events, Level
+from prefork_q.events import Events, Level, mask_url
 from prefork_q.ipc.messages import (
     Acknowledged,
     Drain,
@@ -89,6 +89,7 @@ class Family:
         self.deadlines = Deadlines()
         self.redis: RedisState | None = None
         self.current = generation
+        slots.keeper.backoff.cap = generation.settings.keeper_delay
         self.is_quiet = False
         self.is_reload_wanted = False
         self.is_closing = False
@@ -121,6 +122,7 @@ class Family:
     def adopt(self, generation: Generation) -> None:
         """Fill the places from this one from now on."""
         self.current = generation
+        self.slots.keeper.backoff.cap = generation.settings.keeper_delay
         self._judge.adopt(generation, boot_time())
         self.guard.settings = _guard_settings(generation)
 
@@ -197,13 +199,15 @@ class Family:
                 self._greeted(child, pid)
             case Ready():
                 self._ready(child)
-            case Failed():
-                child.farewell = message
+            case Failed(reason=reason, traceback=traceback):
+                # The words of somebody's code, which go to more places than the log.
+                child.farewell = Failed(mask_url(reason), mask_url(traceback))
             case Spawned(incarnation=incarnation, pid=pid):
                 self._identified(incarnation, pid)
             case SpawnFailed(incarnation=incarnation, reason=reason):
                 newborn = self.slots.by_incarnation(incarnation)
-                if newborn is not None:
+                # One that has said hello lives: it was made, and only its maker was late to tell.
+                if newborn is not None and newborn.pid is None:
                     self._unborn(newborn, reason)
             case Unsafe(threads=threads, sockets=sockets):
                 child.stopping = True
@@ -271,7 +275,8 @@ class Family:
         now = boot_time()
         child.is_ready = True
         child.place.was_ever_ready = True
-        self.deadlines.drop(child.incarnation)
+        # Not all: who was told to leave just before it got ready has a time for that.
+        self.deadlines.drop(child.incarnation, "boot")
         if child.role == WORKER:
             child.place.became_ready()
         if child is self.slots.keeper.child:

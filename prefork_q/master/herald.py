@@ -32,8 +32,8 @@ class Vitals:
 
     `ended` counts attempts that ended and never falls; `pending` is None if it is not known. `troubles` are
     the reasons why the node is not what it should be. `is_sound`: a worker lives that works, or could if
-    Redis were there. `may_go_on_starting`: what the start waits for can still come by itself. `stops_until`
-    is when a stop ends by its plan.
+    Redis were there, or is on its way where none has failed. `may_go_on_starting`: what the start waits for
+    can still come by itself. `stops_until` is when a stop ends by its plan.
     """
 
     ready: int

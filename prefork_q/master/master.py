@@ -88,9 +88,9 @@ class Master:
         self._slots = slots
         self._succession = Succession(self._family, events)
         self._reloads = Reloads(reread, self._family, self._succession, board, events)
-        self._trouble = Trouble(events)
         self._stacks = StackTaking(self._family.guard, events)
         self._report = Report(settings, slots, board, self._family.estates.totals, pid=os.getpid(), now=now)
+        self._trouble = Trouble(self._report, events)
         self._orders = Orders(
             self._family, self._succession, self._reloads, self._stacks, self._report, events,
             capacity=capacity, state=lambda: self._state, begin_drain=self._drain,

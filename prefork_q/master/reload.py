@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from prefork_q.errors import ConfigurationError
-from prefork_q.events import Events
+from prefork_q.events import Events, mask_url
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.master.children import API, WORKER, Child, Place
 from prefork_q.master.family import Family
@@ -38,12 +38,16 @@ Birth = Generator[None, None, Child]
 
 
 class NotWorking(Exception):
-    """The new generation does not work; with the reason and, if there is one, a traceback."""
+    """The new generation does not work; with the reason and, if there is one, a traceback.
+
+    Both may have the words of somebody's code or configuration, and are shown in the status: passwords in
+    them are masked.
+    """
 
     def __init__(self, reason: str, traceback: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.traceback = traceback
+        self.reason = mask_url(reason)
+        self.traceback = mask_url(traceback)
+        super().__init__(self.reason)
 
 
 @dataclass(slots=True)
@@ -234,6 +238,10 @@ class Reloads:
         for place in family.slots.places():
             if place.heir is not None and place.heir.generation == generation.number:
                 succession.hand_over(place)
+        for place in (*family.slots.apis, *family.slots.workers):
+            # It would take the place with the old code, after the reload is over if nobody has the place now.
+            if place.heir is not None:
+                succession.abandon(place)
         if reading.is_changed:
             succession.renew_keeper()
         after = generation.settings
@@ -254,10 +262,13 @@ class Reloads:
             self._succession.replace(place)
             # One that leaves of its own accord as soon as it has come is of the new generation all the same.
             while self._succession.is_replacing(place) and _is_other(place, number):
-                if self._is_wanted and place.backoff.failures > failures:
+                # Without a template nobody is made, and nobody fails.
+                template = self._family.slots.template
+                failing = place if place.backoff.failures > failures else template
+                if self._is_wanted and (failing is place or template.is_failing):
                     # Whoever asks for another reload may have mended that.
-                    cause = f"{place.last_cause}; another reload was asked for"
-                    raise NotWorking(f"{place.name} of the new generation cannot start: {cause}")
+                    cause = f"{failing.last_cause}; another reload was asked for"
+                    raise NotWorking(f"{failing.name} of the new generation cannot start: {cause}")
                 yield
 
     def _next_old(self, number: int) -> Place | None:

@@ -86,6 +86,11 @@ class Report:
             "totals": self._totals(now),
         }
 
+    @property
+    def ready_workers(self) -> int:
+        """How many take tasks: one that drains of its own accord does not."""
+        return sum(_state(self._board, place) == "ready" for place in self._slots.workers)
+
     def workers(self, now: float, *, stops: bool = False) -> list[dict[str, Any]]:
         """Return the workers; one that is gone is on its way, unless the node stops."""
         shown = [self._worker(place, place.child, now) for place in self._slots.workers]
@@ -109,7 +114,7 @@ class Report:
         """Return the reasons why the node is not what it should be."""
         reasons = []
         wanted = len(self._slots.workers)
-        ready = sum(_state(self._board, place) == "ready" for place in self._slots.workers)
+        ready = self.ready_workers
         if ready < wanted:
             reasons.append(f"workers: {ready} of {wanted} ready")
         for place in self._slots.places():

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prefork_q.ipc.birth import Birth
+from prefork_q.master.deadlines import FIRST_DELAY, LONGEST_DELAY
 
 EntryPoint = Callable[[Birth], int]
 """Runs in a fresh process, says hello with `birth.introduce()`, and returns the exit code."""
@@ -64,6 +65,11 @@ class MasterSettings:
     def silence_limit(self) -> float:
         """How long the keeper may not beat before it is replaced; far below a lease."""
         return max(5.0, self.lease / 6) if self.keeper_silence is None else self.keeper_silence
+
+    @property
+    def keeper_delay(self) -> float:
+        """The longest wait between two births of the keeper: who renews has to be there again in time."""
+        return max(FIRST_DELAY, min(LONGEST_DELAY, self.lease / 10))
 
 
 @dataclass(frozen=True, slots=True)

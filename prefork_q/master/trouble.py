@@ -10,6 +10,7 @@ from typing import Final
 
 from prefork_q.events import Events
 from prefork_q.master.children import Slots
+from prefork_q.master.report import Report
 
 OFTEN: Final = 2
 """Failures in a row that are a loop; one may be chance."""
@@ -18,18 +19,23 @@ OFTEN: Final = 2
 class Trouble:
     """Looks each turn of the master's loop."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, report: Report, events: Events) -> None:
+        self._report = report
         self._events = events
         self._is_told = False
 
     def look(self, slots: Slots) -> None:
         """Tell the change, if there is one."""
         failing = [place for place in slots.places() if place.is_failing and place.backoff.failures >= OFTEN]
-        ready = f"{slots.ready_workers}/{len(slots.workers)}"
         if failing and not self._is_told:
             self._is_told = True
-            self._events.emit("degraded", level="error", ready=ready, reason=failing[0].last_cause,
-                              places=[place.name for place in failing[:20]])  # fmt: skip
+            self._events.emit(
+                "degraded", level="error", ready=self._ready(slots), reason=failing[0].last_cause,
+                places=[place.name for place in failing[:20]],
+            )  # fmt: skip
         elif self._is_told and not any(place.is_failing for place in slots.places()):
             self._is_told = False
-            self._events.emit("recovered", ready=ready)
+            self._events.emit("recovered", ready=self._ready(slots))
+
+    def _ready(self, slots: Slots) -> str:
+        return f"{self._report.ready_workers}/{len(slots.workers)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -175,8 +176,9 @@ def test_more_than_one_call_can_take_are_retried_in_one_request(
 @pytest.mark.parametrize(
     "body",
     [
-        {"type": 1}, {"type": None}, {"before": 1}, {"before": "yesterday"}, {"before": None}, {"limit": 0},
-        {"limit": "1"}, {"limit": True}, {"limit": 1.0}, {"typ": "plain"}, [], "x", 7,
+        {"type": 1}, {"type": None}, {"type": ""}, {"type": "a b"}, {"before": 1}, {"before": "yesterday"},
+        {"before": None}, {"limit": 0}, {"limit": "1"}, {"limit": True}, {"limit": 1.0}, {"typ": "plain"},
+        [], "x", 7,
     ],
 )  # fmt: skip
 def test_a_wrong_choice_of_the_dead_is_refused(api: Api, kill: Callable[..., list[str]], body: Any) -> None:
@@ -185,6 +187,17 @@ def test_a_wrong_choice_of_the_dead_is_refused(api: Api, kill: Callable[..., lis
     assert reply.status == 422
     problem(reply)
     assert len(pages(api, "/dead")) == 1
+
+
+def test_no_type_is_not_any_type(api: Api, kill: Callable[..., list[str]]) -> None:
+    kill(1)
+
+    (flaw,) = problem(api.http("POST", "/dead/retry", {"type": ""}))["errors"]
+
+    assert flaw["pointer"] == "/type"
+    assert api.http("GET", "/dead?type=").status == 422
+    schema = api.http("GET", "/openapi.json").json["components"]["schemas"]["Choice"]["properties"]["type"]
+    assert re.search(schema["pattern"], "") is None
 
 
 # -- queues
@@ -282,6 +295,14 @@ def test_prometheus_gets_text(api: Api, kill: Callable[..., list[str]]) -> None:
         ("Application/JSON", True),
         ("text/plain;q=0.5, application/json", True),
         ("text/plain, application/json;q=0.5", False),
+        ("application/json, text/plain, */*", True),
+        ("application/json;q=0.5, text/plain;q=0.5", True),
+        ("application/json;q=0, text/plain;q=0", False),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;"
+            "q=0.5,*/*;q=0.2",
+            False,
+        ),
         ("application/json;q=0", False),
         ("application/json;q=x", False),
         ("*/*", False),

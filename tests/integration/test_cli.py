@@ -339,6 +339,29 @@ def test_dead_retry_by_type_and_all(cli: Cli, client: Client, broker: Broker) ->
     assert client.get(ids[1]).status == "pending"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dead", "list", "--type", ""],
+        ["dead", "retry", "--type", ""],
+        ["dead", "retry", "--type", "", "--all"],
+        ["dead", "delete", "--type", "", "--all", "--yes"],
+        ["task", "list", "--type", ""],
+        ["task", "list", "--queue", ""],
+    ],
+)
+def test_an_empty_name_is_wrong_usage_and_chooses_nothing(
+    cli: Cli, client: Client, broker: Broker, command: list[str]
+) -> None:
+    (id,) = bury(client, broker, "add")
+
+    ran = cli(*command)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert command[2] in ran.err
+    assert client.get(id).status == "dead"
+
+
 @pytest.mark.parametrize("verb", ["retry", "delete"])
 def test_dead_tasks_are_chosen_in_exactly_one_way(cli: Cli, verb: str) -> None:
     assert cli("dead", verb).code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import select
 import signal
 import sys
@@ -90,6 +91,32 @@ def test_a_child_keeps_only_the_named_descriptors() -> None:
     assert not open_fds & {reader, writer, *(fd for fd in spare if fd != spare[2])}
     for fd in (reader, writer, *spare):
         os.close(fd)
+
+
+def test_a_child_closes_what_is_above_the_limit_too() -> None:
+    """What is open is listed: to try all numbers up to the limit takes minutes where that is high."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = os.dup2(0, 200)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, limits[1]))
+        answer = ask(lambda: os.path.exists(f"/proc/self/fd/{high}"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(high)
+    assert answer == "False"
+
+
+def test_a_child_that_cannot_list_its_descriptors_closes_them_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("prefork_q.ipc.fork.OPEN_FDS", "/proc/self/no-such")
+    low, high = os.dup(0), os.dup(0)
+    answer = ask(
+        lambda: [os.path.exists(f"/proc/self/fd/{fd}") for fd in (low, high)], keep_fds=(high,)
+    )
+    os.close(low)
+    os.close(high)
+    assert answer == "[False, True]"
 
 
 def test_a_child_has_lost_the_parents_handlers() -> None:

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from prefork_q.broker import Broker
+from prefork_q.errors import Invalid
 from prefork_q.ids import new_id
 from prefork_q.inspector import Counts, Cursor, Inspector, Page
 from prefork_q.keys import Keys
@@ -85,6 +86,16 @@ def test_an_empty_namespace_counts_nothing(inspector: Inspector) -> None:
     assert counts.queues == ()
     assert counts.oldest_pending_age is None
     assert abs(counts.at - time.time()) < 5
+
+
+def test_an_empty_name_is_refused_and_not_any_name(inspector: Inspector) -> None:
+    for look in (
+        partial(inspector.page, type=""),
+        partial(inspector.page, queue=""),
+        partial(inspector.dead_ids, type=""),
+    ):
+        with pytest.raises(Invalid, match="a name has"):
+            look()
 
 
 def test_every_task_is_counted_once_whatever_its_state(

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.household import HELD, SETTINGS, TASK, household
+from tests.support.household import HELD, SETTINGS, TASK, Switches, household
 from tests.support.until import until
 
 ROLES = ("keeper", "template", "worker 0", "worker 1")
@@ -294,3 +294,12 @@ def test_a_store_that_fails_at_birth_is_retried_before_anybody_else_begins(tmp_p
         assert any("store: died" in reason and "no room" in reason for reason in home.status()["degraded"])
         home.switches.drop("store_fails")
         home.until_running()
+
+
+def test_a_password_in_why_the_node_gave_up_is_not_printed(tmp_path: Path) -> None:
+    Switches(tmp_path).set("import_fails", "no answer from redis://app:geheim@db/0\nTraceback: line 1")
+    with household(tmp_path) as home:
+        assert home.wait(10.0) == 78
+        assert "prefork-q: no answer from redis://app:***@db/0" in home.stderr()
+        assert "Traceback: line 1" in home.stderr()
+        assert "geheim" not in home.stderr()

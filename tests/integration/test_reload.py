@@ -387,3 +387,55 @@ def test_after_a_stuck_reload_and_one_that_fails_nobody_keeps_the_old_code(tmp_p
 
         until(lambda: not set(pids(home.status())) & set(pids(before)), 40, "heirs of all")
         assert home.status()["generation"] == 2
+
+
+def test_a_reload_that_has_lost_its_template_gives_way_to_the_next(tmp_path: Path) -> None:
+    with household(tmp_path, replace(SETTINGS, workers=3)) as home:
+        before = home.until_running()
+        # One that is on its way when the template dies, and one after it that nobody can make.
+        home.switches.set("these_wait_at_birth", "2.1")
+        ask(home.socket, "reload")
+        until(lambda: home.switches.notes("waiting"), 20, "the last heir that there is a template for")
+        home.switches.set("import_fails")
+        home.send(signal.SIGKILL, "template")
+        until(lambda: home.events("failed"), 10, "a template that cannot import")
+        home.switches.drop("these_wait_at_birth")
+        until(lambda: pids(home.status())[1] not in (None, pids(before)[1]), 10, "the heir to be ready")
+        assert home.status()["reload"]["outcome"] == "running"
+
+        assert reload(home)["number"] == 2
+
+        (stuck, other) = home.events("reload_failed")
+        assert stuck["reason"].startswith("template of the new generation cannot start: exited 78")
+        assert other["reason"] == "no module named 'handlers'"
+        home.switches.drop("import_fails")
+        until(lambda: not set(pids(home.status())) & set(pids(before)), 40, "heirs of all")
+
+
+def test_an_heir_of_the_old_code_gets_no_place_after_a_reload(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        home.until_running()
+        home.switches.set("these_wait_at_birth", "1.1")
+        ask(home.socket, "restart", {"worker": 1})
+        until(lambda: home.switches.notes("waiting"), 10, "an heir")
+        home.send(signal.SIGKILL, "worker 1")
+        until(lambda: home.status()["workers"][1]["pid"] is None, 10, "the end of who had the place")
+
+        assert reload(home)["outcome"] == "done"
+
+        home.switches.drop("these_wait_at_birth")
+        status = home.until_running()
+        assert [worker["generation"] for worker in status["workers"]] == [2, 2]
+        assert [e["gen"] for e in home.events("ready") if e.get("worker") == 1] == [1, 2]
+
+
+def test_a_password_in_what_the_new_code_says_is_not_shown(tmp_path: Path) -> None:
+    with household(tmp_path) as home:
+        home.until_running()
+        home.switches.set("import_fails", "no answer from redis://app:geheim@db/0\nTraceback: line 1")
+
+        outcome = reload(home)
+
+        assert outcome["reason"] == "no answer from redis://app:***@db/0"
+        assert "Traceback: line 1" in outcome["traceback"]
+        assert "geheim" not in str(home.status())

@@ -236,7 +236,8 @@ class Children:
 
     def load(self) -> str:
         if self._switches.is_set("import_fails"):
-            raise ConfigurationError("no module named 'handlers'\nTraceback: line 1\nModuleNotFoundError")
+            told = "no module named 'handlers'\nTraceback: line 1\nModuleNotFoundError"
+            raise ConfigurationError(self._switches.text("import_fails") or told)
         if self._switches.is_set("import_leaves_thread"):
             import threading
 
@@ -271,6 +272,10 @@ class Children:
         if switches.is_set("start_hook_takes_long"):
             birth.scoreboard.worker(birth.cell).state = "hooks"
             time.sleep(5.0)
+        name = f"{birth.generation}.{birth.slot}"
+        if name in switches.text("these_wait_at_birth").split():
+            switches.note("waiting", name)
+            until(lambda: name not in switches.text("these_wait_at_birth").split(), 60.0, "an end of waiting")
         if switches.is_set("worker_hangs_at_birth"):
             time.sleep(60)
         if switches.is_set("import_leaves_lock"):

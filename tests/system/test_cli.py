@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -277,6 +278,20 @@ def test_the_socket_is_found_by_option_variable_and_folder(program: Program, emb
     assert program("ctl", "ping", RUNTIME_DIRECTORY=str(embedded.state_dir)).returncode == 0
 
 
+def test_a_node_is_asked_although_its_file_is_broken(
+    program: Program, embedded: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "q.toml").write_text("lease = 'soon'")
+    broken = {"PREFORK_Q_CONFIG": str(tmp_path / "q.toml")}
+
+    ran = program("ctl", "status", **broken, RUNTIME_DIRECTORY=str(embedded.state_dir))
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+    ran = program("ctl", "status", **broken)
+    assert ran.returncode == 78
+    assert "q.toml" in ran.stderr
+
+
 def test_workers_and_metrics_are_listed(embedded: Node) -> None:
     embedded.ended(embedded.submit("add", {"a": 1}))
 
@@ -318,6 +333,23 @@ def test_check_is_content_with_a_sound_node(embedded: Node) -> None:
     said = json.loads(ran.stdout)
     assert (ran.returncode, said["ok"]) == (0, True), ran.stderr
     assert [check for check in said["checks"] if check["state"] != "ok"] == []
+
+
+def test_check_knows_the_socket_that_a_killed_server_leaves(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / ".prefork-q"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(folder / "redis.sock"))
+
+    ran = program("check", HANDLERS)
+    assert ran.returncode == 0, ran.stderr
+    assert "embedded, not running" in ran.stdout
+
+    # Who holds the lock and does not answer is a server in trouble.
+    with (folder / "store.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert program("check", HANDLERS).returncode == 69
+    assert program("check", HANDLERS).returncode == 0
 
 
 def test_check_warns_of_a_server_that_forgets(program: Program, new_server: Callable[..., Server]) -> None:

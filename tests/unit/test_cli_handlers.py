@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from prefork_q.app import App
-from prefork_q.cli.handlers import database_of, load_handlers, require_same_place
+from prefork_q.cli.handlers import load_handlers, require_same_place
 from prefork_q.config import Config, load
 from prefork_q.errors import ConfigurationError
+from prefork_q.options import database_of
 
 
 def config(**options: object) -> Config:

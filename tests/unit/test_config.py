@@ -140,6 +140,23 @@ def test_the_first_source_with_a_url_or_embedded_decides(file: Path) -> None:
         load({}, {}, file)
 
 
+def test_a_source_that_turns_the_embedded_server_off_beats_those_below(file: Path) -> None:
+    file.write_text("embedded = true")
+    off = {"PREFORK_Q_EMBEDDED": "false"}
+
+    config = load({}, off | {"REDIS_URL": "redis://last"}, file)
+    assert (config.embedded, config.redis_url) == (False, "redis://last")
+    with pytest.raises(ConfigurationError, match="embedded is off and no Redis URL is given"):
+        load({}, off, file)
+    assert load({"embedded": True}, off, file).embedded
+
+    file.write_text(f"embedded = true\nredis_url = '{URL}'")
+    config = load({}, off, file)
+    assert (config.embedded, config.redis_url) == (False, URL)
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        load({}, {}, file)
+
+
 def test_a_url_and_embedded_from_one_source_exclude_each_other() -> None:
     assert refused(redis_url=URL, embedded=True) == "--redis-url and --embedded exclude each other"
 
@@ -151,6 +168,19 @@ def test_the_first_source_with_addresses_or_no_http_decides(file: Path) -> None:
     assert load({"http": ["[::1]:0"]}, {}, file).http == ("[::1]:0",)
     assert load({"no_http": True}, {"PREFORK_Q_HTTP": "127.0.0.1:1"}).http == ()
     assert "exclude" in refused(no_http=True, http=["127.0.0.1:1"])
+
+
+def test_a_source_that_turns_no_http_off_beats_those_below(file: Path) -> None:
+    file.write_text("no_http = true")
+    off = {"PREFORK_Q_NO_HTTP": "no"}
+
+    config = load({}, off, file)
+    assert (config.http, config.no_http) == (("127.0.0.1:8420",), False)
+    assert load({"no_http": True}, off, file).http == ()
+
+    file.write_text("no_http = true\nhttp = '127.0.0.1:1'")
+    config = load({}, off, file)
+    assert (config.http, config.no_http) == (("127.0.0.1:1",), False)
 
 
 def test_folders_come_from_the_service_manager() -> None:

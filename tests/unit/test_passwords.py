@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from prefork_q.app import App
+from prefork_q.client import Client
 from prefork_q.config import effective_redis_url, load
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError
+from prefork_q.options import redis_url_given
 from prefork_q.passwords import with_password
 
 SECRET = "p@ss/w:rd %3F#"
@@ -49,6 +53,47 @@ def test_a_password_is_shown_nowhere(file: Path) -> None:
     assert SECRET not in str(config.shown())
     assert "rd%20" not in str(config.shown())
     assert config.redis_url == "redis://host"
+
+
+@pytest.mark.parametrize(
+    ("configured", "given", "is_same"),
+    [
+        ("redis://host:6379/0", "redis://HOST", True),
+        ("redis://anna@host/0", "redis://anna@host", True),
+        ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock?db=2", True),
+        ("redis+sentinel://a,b/tasks", "redis+sentinel://a:26379,b/tasks/0", True),
+        ("redis://host/0", "redis://other/0", False),
+        ("redis://host/0", "redis://host/1", False),
+        ("redis://host/0", "redis://host:6380/0", False),
+        ("redis://anna@host/0", "redis://host/0", False),
+        ("rediss://host/0", "redis://host/0", False),
+        ("redis://host/0", "redis://host/0?host=other", False),
+        ("redis+sentinel://a,b/tasks", "redis+sentinel://c/tasks", False),
+        ("redis://host/0", "redis://:own@host/0", False),
+    ],
+)
+def test_a_url_in_a_program_gets_the_password_of_the_configured_server_alone(
+    file: Path, configured: str, given: str, is_same: bool
+) -> None:
+    config = load({"redis_url": configured, "redis_password_file": str(file)}, {})
+
+    assert redis_url_given(given, config) == (with_password(given, SECRET) if is_same else given)
+
+
+def test_a_client_sends_the_configured_password_to_no_other_server(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFORK_Q_CONFIG", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.setenv("PREFORK_Q_REDIS_PASSWORD_FILE", str(file))
+    assert "***" not in repr(Client("redis://host/0"))
+
+    monkeypatch.setenv("PREFORK_Q_REDIS_URL", "redis://host")
+    assert "***" in repr(Client("redis://host/0"))
+    assert "***" not in repr(Client("redis://other/0"))
+    app = App("redis://host/0")
+    app.bind(load({}, os.environ))
+    assert "***" in repr(app.client)
 
 
 def test_two_passwords_are_one_too_many() -> None:
