@@ -25,6 +25,7 @@ from prefork_q.events import mask_url
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from prefork_q.layout import LAYOUT, wrong_layout
+from prefork_q.master.settings import doubt_of_lease
 from prefork_q.store import OLDEST, find_server
 from prefork_q.survey import doubts, survey
 from prefork_q.template import THREAD_VARIABLES, open_sockets, other_threads
@@ -69,6 +70,9 @@ def of_options(config: Config) -> Iterator[Finding]:
     yield Finding("configuration", "ok", f"namespace {config.namespace}, state folder {config.state_dir}")
     for warning in misspelt(os.environ):
         yield Finding("configuration", "warning", warning)
+    doubt = doubt_of_lease(config.lease)
+    if doubt is not None:
+        yield Finding("configuration", "warning", doubt)
     try:
         config.require_socket_paths()
         effective_redis_url(config)

@@ -31,7 +31,7 @@ from prefork_q.master.orders import Orders
 from prefork_q.master.reload import Reloads
 from prefork_q.master.report import Report
 from prefork_q.master.sdnotify import Notifier
-from prefork_q.master.settings import Entrypoints, Generation, MasterSettings, Reread
+from prefork_q.master.settings import Entrypoints, Generation, MasterSettings, Reread, doubt_of_lease
 from prefork_q.master.signals import Signals
 from prefork_q.master.stacks import StackTaking
 from prefork_q.master.stop import StopPlan
@@ -270,6 +270,9 @@ class Master:
             workers=settings.workers, threads=settings.threads, lease_s=settings.lease,
             drain_timeout_s=settings.drain_timeout, preload=settings.preload,
         )  # fmt: skip
+        doubt = doubt_of_lease(settings.lease)
+        if doubt is not None:
+            self._events.emit("lease_short", level="warning", lease_s=settings.lease, reason=doubt)
 
     def _stop(self, plan: StopPlan, number: int) -> None:
         self._told_by(number)

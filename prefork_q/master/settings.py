@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 from prefork_q.ipc.birth import Birth
 from prefork_q.master.deadlines import FIRST_DELAY, LONGEST_DELAY
 
+SHORTEST_SILENCE, LONGEST_SILENCE = 5.0, 30.0
+"""Seconds: a keeper may wait for Redis for almost as long as the former, and does not hang; after the latter
+it is replaced however long the leases are, since it also moves what is due."""
+RESTART = 1.0
+"""Seconds that the birth of a keeper takes at most."""
+
 EntryPoint = Callable[[Birth], int]
 """Runs in a fresh process, says hello with `birth.introduce()`, and returns the exit code."""
 
@@ -19,6 +25,23 @@ def node_name() -> str:
     """Return a name for this life of the node, never used again: short host name and random digits."""
     host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().split(".")[0])[:48].strip("-")
     return f"{host or 'node'}-{secrets.token_hex(4)}"
+
+
+def keeper_silence(lease: float) -> float:
+    """Return how many seconds a keeper may not beat, for leases of so many seconds."""
+    return max(SHORTEST_SILENCE, min(LONGEST_SILENCE, lease / 6))
+
+
+def doubt_of_lease(lease: float) -> str | None:
+    """Say why a lease of so many seconds is too short for comfort; None if it is not."""
+    silence = keeper_silence(lease)
+    least = 3 * (silence + RESTART)
+    if lease >= least:
+        return None
+    return (
+        f"a lease of {lease:g} s is short: a keeper that hangs is replaced after {silence:g} s, and nobody "
+        f"renews leases until then, so running tasks may be run again elsewhere; take {least:g} s or more"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +87,7 @@ class MasterSettings:
     @property
     def silence_limit(self) -> float:
         """How long the keeper may not beat before it is replaced; far below a lease."""
-        return max(5.0, self.lease / 6) if self.keeper_silence is None else self.keeper_silence
+        return keeper_silence(self.lease) if self.keeper_silence is None else self.keeper_silence
 
     @property
     def keeper_delay(self) -> float:

@@ -362,6 +362,20 @@ def test_check_warns_of_a_server_that_forgets(program: Program, new_server: Call
     assert "appendonly" in ran.stdout
 
 
+def test_check_and_the_start_warn_of_a_short_lease(
+    program: Program, start_node: Callable[..., Node]
+) -> None:
+    ran = program("check", "--config-only", PREFORK_Q_LEASE="17s")
+    assert ran.returncode == 0
+    assert "a lease of 17 s is short" in ran.stdout
+    assert "a lease of" not in program("check", "--config-only", PREFORK_Q_LEASE="18s").stdout
+
+    short = start_node(workers=1, lease="17s", no_http=True)
+    assert "take 18 s or more" in short.wait_event("lease_short", level="warning")["reason"]
+    enough = start_node(workers=1, lease="18s", no_http=True)
+    assert not enough.events("lease_short")
+
+
 def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(
         "import threading\nfrom prefork_q import App\napp = App()\n@app.task\ndef nothing(): ...\n"
