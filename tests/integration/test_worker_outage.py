@@ -175,10 +175,11 @@ def test_redis_killed_and_restarted_under_load_loses_nothing(
 ) -> None:
     tasks = Tasks(own_server.client(), keys)
     workers = [start_worker(url=own_server.url, threads=2) for _ in range(2)]
-    ids = tasks.submit("sleep", {"seconds": 0.004}, n=600)
+    ids: list[str] = []
 
     for _ in range(3):
         before = len(ledger.runs())
+        ids += tasks.submit("sleep", {"seconds": 0.004}, n=300)
         until(lambda before=before: len(ledger.runs()) > before + 30)
         own_server.kill()
         time.sleep(0.2)
