@@ -34,8 +34,7 @@ class NewTask:
 
     `delay` and `timeout` are seconds, `run_at` seconds since the epoch or a datetime with a zone;
     at most one of `delay` and `run_at` is given. `filled_in` names the options that were not asked for,
-    but are those of the handler: an idempotency key does not stand for them. None: that is not known, and
-    what equals a default counts as not asked for.
+    but are those of the handler: an idempotency key does not stand for them.
     """
 
     type: str
@@ -46,7 +45,7 @@ class NewTask:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: float | timedelta | None = None
     idempotency_key: str | None = None
-    filled_in: Collection[str] | None = None
+    filled_in: Collection[str] = ()
 
 
 def prepare_all(news: Iterable[NewTask], *, payload_limit: int) -> list[Submission]:
@@ -91,12 +90,14 @@ def prepare(new: NewTask, id: str | None = None, *, payload_limit: int) -> Submi
 def _fingerprint(
     new: NewTask, payload: object, delay: float | None, run_at: float | None, timeout: float | None
 ) -> str:
-    """Return the digest of what was asked for."""
+    """Return the digest of what was asked for.
+
+    What equals a default counts as not asked for, whoever submits: the API could tell the two apart and the
+    client cannot, and a request may be sent again by the other of them.
+    """
     given: dict[str, Any] = {"queue": new.queue, "max_attempts": new.max_attempts, "timeout": timeout}
-    filled_in = new.filled_in
-    if filled_in is None:
-        filled_in = [name for name, default in DEFAULTS.items() if given[name] == default]
-    given |= dict.fromkeys(filled_in)
+    given |= dict.fromkeys(name for name, default in DEFAULTS.items() if given[name] == default)
+    given |= dict.fromkeys(new.filled_in)
     return fingerprint(
         new.type,
         payload,

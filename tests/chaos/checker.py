@@ -17,6 +17,7 @@ from tests.chaos.plan import LEASE, Submission
 from tests.support.state import State
 
 MAX_CRASHES = 3
+LINE_START = '{"ts":'
 SLACK = 0.05
 """Seconds that may pass between what happens and its being noted."""
 
@@ -82,15 +83,22 @@ def runs_of(ledger: Path) -> dict[str, list[Run]]:
     return runs
 
 
-def events_of(log: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read a node's log: its events, and the lines that are none."""
-    events, others = [], []
+def events_of(log: Path) -> tuple[list[dict[str, Any]], list[str], int]:
+    """Read a node's log: its events, the lines that are none, and how many were cut off.
+
+    The kernel ends a write to a file between two of its pages if the process is killed just then. What was
+    said until there stands before the next line, of somebody else.
+    """
+    events, others, cut = [], [], 0
     for line in log.read_text(errors="replace").splitlines():
+        start = line.rfind(LINE_START)
         try:
-            events.append(json.loads(line))
+            events.append(json.loads(line[max(start, 0) :]))
         except ValueError:
             others.append(line)
-    return events, others
+        else:
+            cut += start > 0
+    return events, others, cut
 
 
 def check(state: State, clients: Clients, faults: Faults, ledger: Path, logs: Sequence[Path]) -> Findings:
@@ -104,8 +112,10 @@ def check(state: State, clients: Clients, faults: Faults, ledger: Path, logs: Se
     totals = {name: int(n) for name, n in snapshot.get("totals", ({}, False))[0].items()}
     runs = runs_of(ledger)
     events, others = [], []
+    cut_off = 0
     for log in logs:
-        these, lines = events_of(log)
+        these, lines, cut = events_of(log)
+        cut_off += cut
         events += these
         others += [f"{log}: {line}" for line in lines]
 
@@ -123,6 +133,8 @@ def check(state: State, clients: Clients, faults: Faults, ledger: Path, logs: Se
     found.violations += _cancelled(tasks, runs, clients)
     found.violations += _sums(state, tasks, totals)
     found.violations += _logged(events, others)
+    if cut_off > len(faults.kills):
+        found.violations.append(f"{cut_off} lines in the logs were cut off, by {len(faults.kills)} kills")
     _count(found, clients, runs, totals, events)
     return found
 

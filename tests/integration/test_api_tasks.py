@@ -15,6 +15,7 @@ import redis
 
 from prefork_q.api.listing import write_cursor
 from prefork_q.broker import Broker
+from prefork_q.client import Client
 from prefork_q.ids import is_id
 from prefork_q.inspector import Cursor, Inspector
 from prefork_q.keys import Keys
@@ -399,6 +400,17 @@ def test_the_same_key_and_another_request_is_refused(api: Api, other: dict[str, 
 
     assert reply.status == 422
     assert problem(reply)["errors"][0]["pointer"] == "/idempotency_key"
+
+
+@pytest.mark.parametrize("options", [{}, {"max_attempts": 3}, {"queue": "default"}, {"max_attempts": 4}])
+def test_the_same_request_of_the_client_is_the_same_task(
+    api: Api, server: Server, options: dict[str, Any]
+) -> None:
+    first = submit(api, payload={"value": 1}, idempotency_key="k", **options)
+    with Client(server.url, KEYS.namespace) as client:
+        again = client.submit("plain", {"value": 1}, idempotency_key="k", **options)
+
+    assert again.id == first.json["id"]
 
 
 @pytest.mark.parametrize("header", ["key-1", '"key-1"', ' "key-1" ', "  key-1"])

@@ -147,6 +147,8 @@ def test_the_fingerprint_tells_requests_apart_by_what_they_ask_for() -> None:
         assert prepared(**base | other).fingerprint != first
     for same in ({"queue": "default"}, {"max_attempts": 3}):
         assert prepared(**base | same).fingerprint == first
+        # The API knows what was asked for, and the client what it is given.
+        assert prepared(**base | same, filled_in=("timeout",)).fingerprint == first
     assert prepared(**base, delay=5).fingerprint == prepared(**base, delay=5.0).fingerprint
 
 
