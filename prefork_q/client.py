@@ -87,7 +87,7 @@ class Client:
         owner = config
         if config is None:
             config = load({"redis_url": redis_url, "namespace": namespace}, os.environ)
-            if config.redis_password_file is not None:
+            if redis_url is not None and config.redis_password_file is not None:
                 with suppress(ConfigurationError):
                     owner = load({"namespace": namespace}, os.environ)
         if redis_url is None:
