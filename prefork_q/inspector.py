@@ -95,7 +95,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A live node: how many of its workers are ready, and the types and queues that they know."""
+    """A live node: how many of its workers are ready, the types and queues that they know, and whether they
+    were told to claim nothing."""
 
     name: str
     host: str
@@ -103,6 +104,7 @@ class NodeInfo:
     ready: int
     types: tuple[str, ...]
     queues: tuple[str, ...]
+    is_quiet: bool
 
 
 INDEXES: Mapping[Status | None, tuple[str, ...]] = {
@@ -280,6 +282,7 @@ def _node(name: str, info: Mapping[str, Any]) -> NodeInfo:
         ready=int(info.get("ready", 0)),
         types=tuple(info.get("types", ())),
         queues=tuple(info.get("queues", ())),
+        is_quiet=bool(info.get("quiet", False)),
     )
 
 

@@ -86,7 +86,20 @@ def _of_nodes(task: TaskRecord, nodes: list[NodeInfo]) -> list[Reason]:
         reasons.append(Reason("no_worker_for_queue", f"no live worker works on queue {task.queue}"))
     if not any(_may_have(task.type, node.types, MAX_TYPES) for node in live):
         reasons.append(Reason("unknown_type", f"no live worker knows the type {task.type}"))
-    return reasons
+    if reasons:
+        return reasons
+    able = [node for node in live if _may_run(task, node)]
+    if not able:
+        detail = f"no live worker that knows the type {task.type} works on queue {task.queue}"
+        return [Reason("no_worker_for_queue", detail)]
+    if all(node.is_quiet for node in able):
+        names = ", ".join(node.name for node in able)
+        return [Reason("quiet", f"every node that could run it is quiet, until `ctl resume` there: {names}")]
+    return []
+
+
+def _may_run(task: TaskRecord, node: NodeInfo) -> bool:
+    return _may_have(task.queue, node.queues, MAX_QUEUES) and _may_have(task.type, node.types, MAX_TYPES)
 
 
 def _may_have(name: str, told: tuple[str, ...], most: int) -> bool:

@@ -65,12 +65,13 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """To a worker: claim nothing more, give back what was not started, and live on."""
+    """To a worker: claim nothing more, give back what was not started, and live on. To the keeper: tell
+    others that this node does so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To a worker: claim again."""
+    """To a worker: claim again. To the keeper: tell others so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,10 @@ from prefork_q.ipc.messages import (
     Failed,
     LeasesExpired,
     Message,
+    Quiet,
     Ready,
     RedisState,
+    Resume,
 )
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
@@ -117,19 +119,20 @@ class Keeper:
         slot, lease = board.keeper, settings.lease
         self._reach = Reach(client, self.tell, events, slot)
         self._returner = Returner(broker, self.tell, events, slot, lease=lease)
-        self._bell = Bell(
-            Link(settings.redis_url, timeout=TIMEOUT), Keys(settings.namespace)("mover"), self._wake_mover
-        )
         facts: dict[str, object] = {
             "host": socket.gethostname(), "pid": master_pid, "version": settings.version,
             "threads": settings.threads,
         }  # fmt: skip
+        self._registrar = Registrar(board, broker, node=settings.node, facts=facts)
+        self._bell = Bell(
+            Link(settings.redis_url, timeout=TIMEOUT), Keys(settings.namespace)("mover"), self._wake_mover
+        )
         self._agenda = Agenda(
             [
                 # The order matters, see the agenda's module.
                 self._returner,
                 Renewer(board, broker, events, lease=lease),
-                Registrar(board, broker, node=settings.node, facts=facts),
+                self._registrar,
                 Mover(broker, slot),
                 self._bell,
                 Reaper(broker, self.tell, events, slot, lease=lease),
@@ -226,6 +229,9 @@ class Keeper:
                 case Drain(seconds=seconds):
                     self._drain_until = boot_time() + seconds
                     self._reach.hurry()
+                case Quiet() | Resume():
+                    self._registrar.is_quiet = isinstance(message, Quiet)
+                    self._agenda.hurry(self._registrar.name)
                 case _:
                     raise TypeError(f"the keeper takes no {type(message).__name__}")
 

@@ -16,7 +16,10 @@ SILENCE = 60.0
 
 
 class Registrar:
-    """`facts` never change in the life of this keeper: host, version, pid of the master, threads."""
+    """`facts` never change in the life of this keeper: host, version, pid of the master, threads.
+
+    `is_quiet`: the master told the workers to claim nothing.
+    """
 
     name = "registrar"
     needs_redis = True
@@ -26,6 +29,7 @@ class Registrar:
         self._broker = broker
         self._node = node
         self._facts = facts
+        self.is_quiet = False
         self._names: tuple[str, list[str], list[str]] = ("", [], [])
 
     def run(self, now: float) -> float:
@@ -54,6 +58,7 @@ class Registrar:
             **self._facts,
             "workers": len(living),
             "ready": len(ready),
+            "quiet": self.is_quiet,
             "types": self._names[1],
             "queues": self._names[2],
         }

@@ -266,7 +266,7 @@ class Family:
             self.tell(child, Drain(0.0))
             return
         self.tell(child, Go())
-        if child.role == WORKER and self.is_quiet:
+        if child.role in (WORKER, KEEPER) and self.is_quiet:
             self.tell(child, Quiet())
         if child is self.slots.keeper.child:
             self.estates.tell_all(child)
@@ -316,7 +316,7 @@ class Family:
         if quiet == self.is_quiet:
             return False
         self.is_quiet = quiet
-        for child in self.slots.children(WORKER):
+        for child in self.slots.children(WORKER, KEEPER):
             if child.is_greeted and not child.stopping:
                 self.tell(child, Quiet() if quiet else Resume())
         return True

@@ -253,6 +253,28 @@ def test_explain_says_that_nobody_works_on_it(cli: Cli, client: Client, broker: 
     assert set(reasons(cli, id)) == {"next"}
 
 
+def test_explain_says_that_the_type_and_the_queue_are_not_known_together(
+    cli: Cli, client: Client, broker: Broker
+) -> None:
+    id = client.submit("add", {}).id
+    node = {"ready": 2, "host": "h", "version": "1"}
+    broker.register("n1", node | {"types": ["add"], "queues": ["high"]})
+    broker.register("n2", node | {"types": ["other"], "queues": ["default"]})
+
+    assert set(reasons(cli, id)) == {"no_worker_for_queue"}
+
+
+def test_explain_says_that_whoever_could_run_it_is_quiet(cli: Cli, client: Client, broker: Broker) -> None:
+    id = client.submit("add", {}).id
+    node = {"ready": 2, "types": ["add"], "queues": ["default"], "host": "h", "version": "1"}
+    broker.register("n1", node | {"quiet": True})
+    broker.register("n2", node | {"types": ["other"]})
+    assert "n1" in reasons(cli, id)["quiet"]
+
+    broker.register("n3", node)
+    assert set(reasons(cli, id)) == {"next"}
+
+
 def test_explain_does_not_accuse_a_node_with_more_types_than_it_can_tell(
     cli: Cli, client: Client, broker: Broker
 ) -> None:

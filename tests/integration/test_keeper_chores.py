@@ -400,6 +400,7 @@ def test_the_node_says_what_it_runs(stage: Stage) -> None:
     info = orjson.loads(said.split(b" ", 1)[1])
     assert info == {
         "host": "here", "workers": 2, "ready": 1, "threads": 2, "types": [TYPE], "queues": ["default"],
+        "quiet": False,
     }  # fmt: skip
 
 

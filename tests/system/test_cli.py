@@ -324,6 +324,20 @@ def test_explain_knows_the_live_workers(embedded: Node) -> None:
     until(lambda: reasons() == {"unknown_type", "no_worker_for_queue"}, 15, every=0.3)
 
 
+def test_explain_knows_that_the_node_is_quiet(embedded: Node) -> None:
+    folder = ["--json", "--state-dir", str(embedded.state_dir)]
+
+    def reasons(id: str) -> set[str]:
+        explained = json.loads(embedded.cli("task", "explain", id, *folder).stdout)
+        return {reason["reason"] for reason in explained["reasons"]}
+
+    embedded.ctl("quiet")
+    id = embedded.submit("add", {"a": 1, "b": 1})
+    until(lambda: "quiet" in reasons(id), 15, every=0.3)
+    embedded.ctl("resume")
+    until(lambda: reasons(id) == {"succeeded"}, 15, every=0.3)
+
+
 # -- check
 
 
