@@ -9,7 +9,8 @@ They are compared in two ways, with the same limit: by the throughput of a node,
 both that its workers never wait, and by that of a caller alone. It claims, completes and submits in a loop
 and only waits for Redis, so it shows more of what Redis takes longer for memory that is in no cache.
 Exit status 1 if a limit below was passed. Run it on an idle machine: a server that has to wait for a core
-looks slow.
+looks slow, and so does one whose memory is. What Redis takes to find a key that is in no cache is said beside
+the rest: a task is looked for cold twice in its life, when it is submitted and when it is claimed.
 """
 
 from __future__ import annotations
@@ -166,6 +167,20 @@ class Bench:
                 self.submit(len(leases))
         self.claim(done, 0)
 
+    def price_of_cold(self) -> tuple[float, float]:
+        """Return what it takes Redis to find a key that is in no cache, and one that is in, in µs."""
+        ids = self.redis.lrange(KEYS("pending:default"), -50_000, -49_501)
+        keys = [KEYS("task:") + id.decode() for id in ids]
+        return self._price_of_keys(keys), min(self._price_of_keys(keys) for _ in range(5))
+
+    def _price_of_keys(self, keys: list[str]) -> float:
+        spent = self._exists_us()
+        self.redis.exists(*keys)
+        return (self._exists_us() - spent) / len(keys)
+
+    def _exists_us(self) -> float:
+        return float(self.redis.info("commandstats").get("cmdstat_exists", {"usec": 0})["usec"])
+
     def let_drain(self, n: int) -> None:
         """Let a node end `n` tasks."""
         self.broker.resume("default")
@@ -228,6 +243,8 @@ def run(bench: Bench, small: Bench, pending: int, delayed: int, dead: int, expir
         for one, what in ((small, BESIDE_FEW), (bench, BESIDE_ALL)):
             one.measure(what, TURN, lambda one=one: one.work(TURN, refill=True))
     small.purge("default")
+    cold, warm = bench.price_of_cold()
+    print(f"a key that is in no cache is found in {cold:.2f} µs, one that is in {warm:.2f}")
     compare_nodes(bench, small)
     bench.measure("sums, pages, reminders", 20, lambda: [bench.look() for _ in range(20)] and None)
 
