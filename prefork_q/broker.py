@@ -146,7 +146,7 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[object]:
 class Broker:
     """The verbs, each a call that waits for its answer.
 
-    Every method raises `Unavailable` when Redis cannot do it now. `redis` must not decode
+    Every method raises `Unavailable` when Redis cannot do it now. `client` must not decode
     answers and must not retry.
     """
 

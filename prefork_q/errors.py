@@ -3,7 +3,6 @@
     PreforkQError                code         raised when
     ├── Invalid                  invalid      the input is wrong; the text says what to mend
     │   ├── InvalidPayload       invalid      a payload does not fit its handler's signature
-    │   ├── UnknownType          invalid      no handler of that name is registered
     │   └── IdempotencyConflict  invalid      the key was used for another request
     ├── TooLarge                 too_large    a payload or result is over its limit
     ├── ConfigurationError       config       an option, file or handlers module is wrong
@@ -49,10 +48,6 @@ class InvalidPayload(Invalid):
     def __init__(self, detail: str, errors: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail, pointer="/payload")
         self.errors = errors
-
-
-class UnknownType(Invalid):
-    """No handler of that name is registered."""
 
 
 class IdempotencyConflict(Invalid):

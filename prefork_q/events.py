@@ -1,4 +1,4 @@
-"""The only way to a log line: `events.emit("completed", id=..., attempt=...)`.
+"""The only way to a log line: `events.emit("ready", seconds=..., worker=...)`.
 
 - An event is a past-tense word and fields. A finished attempt is a line, a change of a
   process's life is a line with its cause, all else is at level debug. Payloads never.

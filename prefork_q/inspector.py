@@ -1,7 +1,8 @@
 """Looks at Redis and changes nothing: sums, rates, single tasks, pages.
 
-Every look is one script: its numbers belong together, its time is Redis's own, and it costs the same
-however many tasks there are (sums: a little for each queue; pages: a bounded number of entries).
+Every look is one script or one transaction: its numbers belong together, its time is Redis's own, and it
+costs the same however many tasks there are (sums: a little for each queue; pages: a bounded number of
+entries).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Counts:
     """All sums at one moment. `at` is Redis's clock, seconds since the epoch.
 
     `totals` count since the namespace began: submitted, completed, failed (attempts), retried, dead,
-    cancelled, released, crashes, losses, expired, stale, removed, trimmed, corrupt. Always
+    cancelled, released, crashes, losses, expired, removed, trimmed, corrupt, strays. Always
     submitted = pending + processing + delayed + succeeded + dead + cancelled + removed, where
     succeeded is `completed`, and dead is the number of the dead now.
     """

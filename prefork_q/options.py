@@ -91,7 +91,7 @@ class Config(BaseModel):
     ] = None
     embedded: Annotated[
         bool,
-        Opt("Start an own server in the state folder: the default if no URL is given.", None, "switch"),
+        Opt("Start a server of its own in the state folder: the default if no URL is given.", None, "switch"),
     ] = False
     namespace: Annotated[Name, Opt("Prefix of all keys; queues of two namespaces never meet.", "NAME")] = (
         "default"

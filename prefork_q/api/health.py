@@ -43,7 +43,8 @@ class Health:
         return json_answer({"status": "ready", "workers": ready})
 
     def _ready_workers(self) -> int:
-        """Return how many there are on this node, or on all if no master is here (`prefork-q api`)."""
+        """Return how many there are on this node; on all if its master does not answer, or there is none here
+        (`prefork-q api`)."""
         try:
             return self._node.ready_workers()
         except PreforkQError:

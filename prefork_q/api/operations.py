@@ -68,7 +68,7 @@ LIMIT: Final = query(
     "How many tasks a page has, at most; more than 100 counts as 100.",
 )
 CURSOR: Final = query("cursor", {"type": "string", "format": "cursor"}, "`next` of the page before.")
-TYPE: Final = query("type", NAMED, "Only of this type.")
+TYPE: Final = query("type", NAMED, "Only tasks of this type.")
 QUEUE: Final = query("queue", NAMED, "Only of this queue.")
 KEY_HEADER: Final = {
     "name": "Idempotency-Key",

@@ -38,7 +38,7 @@ KINDS: Final[dict[str, Kind]] = {
     "malformed-request": Kind(400, "The request cannot be read"),
     "not-json": Kind(400, "The body is not strict JSON"),
     "unauthorized": Kind(401, "A valid token is needed"),
-    "missing-scope": Kind(403, "The token has not the scope for this"),
+    "missing-scope": Kind(403, "The token lacks the scope for this"),
     "cross-site": Kind(403, "Pages of other sites may not change anything"),
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "Not possible with this method"),
@@ -57,17 +57,19 @@ KINDS: Final[dict[str, Kind]] = {
     "unavailable": Kind(503, "Redis or the service cannot do it now"),
     "version-not-supported": Kind(505, "The version of HTTP is not spoken"),
 }
-"""What problems there are; the README lists them. The first of a status is the one that it has by default."""
+"""What problems there are; DESIGN.md lists them. The first of a status is the one that it has by default."""
 PREFIX: Final = "urn:prefork-q:problem:"
 
 DEFAULT_KIND: Final[dict[int, str]] = {kind.status: word for word, kind in reversed(KINDS.items())}
 
 
 class Flaw(NamedTuple):
-    """One thing to mend: a JSON pointer to it (RFC 6901) and how."""
+    """One thing to mend: a JSON pointer to it (RFC 6901) and how. `kind` is the one of KINDS that it makes of
+    a request with nothing else to mend, "" for what goes by its place."""
 
     pointer: str
     detail: str
+    kind: str = ""
 
 
 class Problem(Exception):

@@ -100,6 +100,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "timed_out": {"type": "boolean"},
                     "peak_rss_bytes": {"type": ["integer", "null"]},
                     "stack": {"type": ["string", "null"]},
+                    "oom_killed": {"const": True},
                 },
                 description="How the process died that ran it.",
             ),
@@ -215,6 +216,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "state": {"enum": ["starting", "running", "quiet", "reloading", "draining"]},
             "uptime_s": {"type": "number", "minimum": 0},
             "generation": COUNT,
+            "lease_s": {"type": "number"},
             "degraded": {"type": "array", "items": {"type": "string"}, "description": "What is wrong."},
             "workers": {"type": "array", "items": ref("Worker")},
             "leaving": {
@@ -223,7 +225,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "description": "Those that were replaced, or that there are too many of, and still drain.",
             },
             "roles": {"type": "object", "description": "template, keeper, store and api."},
-            "redis": an_object({"reachable": {"type": "boolean"}, "version": {"type": ["string", "null"]}}),
+            "reload": {"type": ["object", "null"], "description": "The last one, if there was one."},
+            "redis": an_object(
+                {
+                    "reachable": {"type": "boolean"},
+                    "version": {"type": ["string", "null"]},
+                    "warning": {"type": ["string", "null"]},
+                }
+            ),
             "totals": {
                 "type": "object",
                 "additionalProperties": COUNT,

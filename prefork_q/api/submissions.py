@@ -18,7 +18,6 @@ Handlers = Mapping[str, Handler[..., Any]]
 BATCH_LIMIT: Final = 1_000
 NAMES_SHOWN: Final = 20
 FLAWS_SHOWN: Final = 100
-UNKNOWN: Final = "no handler is registered for the type"
 
 
 def _not_null(value: object) -> object:
@@ -112,7 +111,7 @@ class Reader:
             return None
         handler = self._handlers.get(request.type)
         if handler is None:
-            flaws.append(Flaw("/type", self._unknown(request.type)))
+            flaws.append(Flaw("/type", self._unknown(request.type), "unknown-type"))
             return None
         if key is not None and request.idempotency_key not in (None, key):
             flaws.append(Flaw("/idempotency_key", "the header Idempotency-Key says another key: give one"))
@@ -131,7 +130,7 @@ class Reader:
     def _unknown(self, type: str) -> str:
         known = ", ".join(sorted(self._handlers)[:NAMES_SHOWN])
         more = ", ..." if len(self._handlers) > NAMES_SHOWN else ""
-        return f"{UNKNOWN} {type[:100]!r}; known: {known or 'none'}{more}"
+        return f"no handler is registered for the type {type[:100]!r}; known: {known or 'none'}{more}"
 
 
 def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | None) -> NewTask:
@@ -152,8 +151,8 @@ def _with_policy(request: TaskRequest, handler: Handler[..., Any], key: str | No
 
 def kind_of(flaw: Flaw) -> str:
     """Return the kind of problem that this flaw makes of a request for one task."""
-    if flaw.pointer == "/type" and flaw.detail.startswith(UNKNOWN):
-        return "unknown-type"
+    if flaw.kind:
+        return flaw.kind
     return "invalid-payload" if flaw.pointer.partition("/payload")[:2] == ("", "/payload") else "invalid"
 
 

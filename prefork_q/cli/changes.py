@@ -21,6 +21,8 @@ PAUSE = 0.1
 """Seconds between two questions while something is waited for."""
 LAST_BREATH = 5.0
 """Seconds between the end of the control socket and that of the master's process."""
+SILENCE = 30.0
+"""Seconds for which a master that drains may answer nothing."""
 
 
 @click.command(
@@ -92,7 +94,9 @@ def drain(group_socket: str | None, socket: str | None, is_json: bool) -> int:
     answer = question("drain", path)
     if answer is None:
         return TIMED_OUT
-    until_stopped(path, answer["pid"])
+    if not until_stopped(path, answer["pid"]):
+        say("prefork-q: the master does not answer any more, and has not ended")
+        return TIMED_OUT
     return _tell({"pid": answer["pid"], "state": "stopped"}, is_json)
 
 
@@ -114,26 +118,39 @@ def until_reloaded(path: str, number: int, timeout: float) -> dict[str, Any] | N
             if status["state"] == "draining":
                 return {"number": number, "outcome": "failed", "generation": status["generation"],
                         "reason": "the node stops", "traceback": None}  # fmt: skip
-        time.sleep(min(PAUSE, timeout))
+        time.sleep(min(PAUSE, max(0.0, left)))
     return None
 
 
-def until_stopped(path: str, pid: int) -> None:
-    """Wait until nobody answers at the socket any more, and then for the end of the process."""
+def until_stopped(path: str, pid: int) -> bool:
+    """Wait until nobody listens at the socket any more, and then for the end of the process. As long as the
+    master answers that may take as long as it does.
+
+    Returns:
+        False if it has not ended, and was silent for `SILENCE`.
+    """
+    answered_at = time.monotonic()
     while True:
         try:
-            # No answer: it was cut off in the middle of one. The next question will tell.
-            with suppress(NoAnswer):
-                ask(path, "ping", timeout=TIMEOUT)
+            ask(path, "ping", timeout=TIMEOUT)
+            answered_at = time.monotonic()
+        except NoAnswer:
+            # Perhaps it was cut off in the middle of one. The next question will tell.
+            if time.monotonic() - answered_at > SILENCE:
+                return False
         except NotRunning:
             break
         time.sleep(PAUSE)
-    with suppress(OSError):
-        # Gone already, or in another pid namespace: then its socket was all that there is to see.
+    try:
         pidfd = os.pidfd_open(pid)
+    except OSError:
+        # Gone already, or in another pid namespace: then its socket was all that there is to see.
+        return True
+    try:
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
-        poller.poll(LAST_BREATH * 1000)
+        return bool(poller.poll(LAST_BREATH * 1000))
+    finally:
         os.close(pidfd)
 
 

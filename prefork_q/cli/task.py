@@ -91,9 +91,11 @@ def cancel(reach: Reach, id: str) -> None:
 
 
 @command.command("list")
-@click.option("--status", type=click.Choice([status.value for status in Status]), help="Only of this status.")
-@click.option("--type", "type_", callback=name, metavar="TYPE", help="Only of this type.")
-@click.option("--queue", callback=name, metavar="NAME", help="Only of this queue.")
+@click.option(
+    "--status", type=click.Choice([status.value for status in Status]), help="Only tasks of this status."
+)
+@click.option("--type", "type_", callback=name, metavar="TYPE", help="Only tasks of this type.")
+@click.option("--queue", callback=name, metavar="NAME", help="Only tasks of this queue.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @json_option
 @reaching

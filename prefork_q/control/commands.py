@@ -55,7 +55,7 @@ COMMANDS: dict[str, Command] = {
                 "the list `workers` of the status"),
         Command("metrics", "Show the numbers of this node.", lambda node, _: node.metrics(),
                 "totals, counts and histograms by type, waits by queue"),
-        Command("scale", "Have N workers, or so many more (+N) or less (-N).",
+        Command("scale", "Have N workers, N more (+N) or N fewer (-N).",
                 lambda node, given: node.scale(given["to"]), "`workers`, `before`",
                 (Argument("to", str, "N, +N or -N"),)),
         Command("reload", "Read code and configuration anew, with no gap.", lambda node, _: node.reload(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import orjson
 
@@ -262,30 +262,7 @@ Message = (
     | Retiring
 )
 
-_BY_NAME: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Go,
-        Drain,
-        Quiet,
-        Resume,
-        Spawn,
-        DeathNotice,
-        Hello,
-        Ready,
-        Failed,
-        Spawned,
-        SpawnFailed,
-        Unsafe,
-        ReloadWanted,
-        Acknowledged,
-        LeasesExpired,
-        RedisState,
-        DumpStacks,
-        Dumped,
-        Retiring,
-    )
-}
+_BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:

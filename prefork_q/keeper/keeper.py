@@ -21,18 +21,7 @@ from prefork_q.errors import ConfigurationError, Unavailable
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import Channel, ChannelClosed
-from prefork_q.ipc.messages import (
-    Acknowledged,
-    DeathNotice,
-    Drain,
-    Failed,
-    LeasesExpired,
-    Message,
-    Quiet,
-    Ready,
-    RedisState,
-    Resume,
-)
+from prefork_q.ipc.messages import DeathNotice, Drain, Failed, Message, Quiet, Ready, Resume
 from prefork_q.ipc.scoreboard import Scoreboard, boot_time
 from prefork_q.keeper.agenda import Agenda
 from prefork_q.keeper.auditor import Auditor
@@ -166,7 +155,7 @@ class Keeper:
             self._watch(boot_time())
         return self._leave()
 
-    def tell(self, message: Message | Acknowledged | LeasesExpired | RedisState) -> None:
+    def tell(self, message: Message) -> None:
         """Send to the master, if there still is one; its end is noticed where we read."""
         if self._channel is None:
             return

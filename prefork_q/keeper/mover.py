@@ -34,7 +34,8 @@ class Mover:
         self._slot.add(stats.PROMOTED, promoted.moved)
         if promoted.moved >= BATCH:
             return now
-        return now + min(LONGEST_WAIT, LONGEST_WAIT if promoted.next_due is None else promoted.next_due)
+        wait = LONGEST_WAIT if promoted.next_due is None else min(LONGEST_WAIT, promoted.next_due)
+        return now + wait
 
 
 class Bell:

@@ -97,7 +97,7 @@ class Reach:
         try:
             info: Any = self._client.info()
         except (RedisError, OSError) as error:
-            if "permission" in str(error).lower():
+            if isinstance(error, redis.exceptions.NoPermissionError):
                 return {}
             raise as_unavailable(error) from error
         if info.get("loading"):

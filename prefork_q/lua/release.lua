@@ -4,7 +4,8 @@
 -- ARGV[1]  retention_ms  lifetime of a task that turns out cancelled
 -- ARGV[2]  unknown_limit_ms  how long a task is given back for its unknown type before it is dead
 -- ARGV     then four a task, the oldest first: id, token, error as JSON text (used if it is dead),
---          delay_ms ("": back to the head of its queue at once; else its type is unknown here)
+--          delay_ms ("": back to the head of its queue at once; else its type is unknown here, or without an
+--          error it is put off)
 -- returns  a word a task: ok | cancelled (that was asked for) | dead (its type was unknown for too
 --          long) | stale (the lease is another's, or nobody's)
 -- uses     keys clock full counters lists delays ending settle

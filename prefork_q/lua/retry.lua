@@ -7,6 +7,7 @@
 -- uses     keys clock full lists
 
 local nonce, words, dead, lists, queues = ARGV[1], {}, {}, {}, {}
+-- If something else stands there, this raises before anything is changed.
 redis.call("ZCARD", DEAD)
 pass_when_full()
 for i = 2, #ARGV do

@@ -42,11 +42,7 @@ class CheckUp:
         slots = [self._board.worker(child.cell) for child in workers if child.cell is not None]
         counters = self._totals.counted(slot.counters() for slot in slots)
         wanted, ready = len(self._slots.workers), self._report.ready_workers
-        troubles = [
-            reason
-            for reason in self._report.degraded(now, redis, reload)
-            if not reason.startswith("workers:")  # the sentence begins with it
-        ]
+        troubles = self._report.troubles(now, redis, reload)
         is_reachable = redis is not None and redis.reachable
         is_failing = any(place.is_failing for place in self._slots.places())
         return Vitals(

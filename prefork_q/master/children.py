@@ -255,10 +255,6 @@ class Slots:
         """Return the places that wait for a process and may have one now."""
         return [place for place in self.places() if place.is_vacant and place.due_at <= now]
 
-    def next_due(self) -> float | None:
-        """When the next vacant place may be filled; None if all are filled."""
-        return min((place.due_at for place in self.places() if place.is_vacant), default=None)
-
     @property
     def is_complete(self) -> bool:
         """Whether every place has a process that is ready."""

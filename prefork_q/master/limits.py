@@ -23,7 +23,7 @@ MAX_PAUSES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An attempt that has passed its hard limit; rule: (incarnation, processor, id, token)."""
+    """An attempt that has passed its hard limit, and the processor that runs it."""
 
     processor: int
     id: str

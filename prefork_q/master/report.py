@@ -112,11 +112,14 @@ class Report:
         self, now: float, redis: RedisState | None, reload: dict[str, Any] | None = None
     ) -> list[str]:
         """Return the reasons why the node is not what it should be."""
-        reasons = []
         wanted = len(self._slots.workers)
         ready = self.ready_workers
-        if ready < wanted:
-            reasons.append(f"workers: {ready} of {wanted} ready")
+        missing = [f"workers: {ready} of {wanted} ready"] if ready < wanted else []
+        return missing + self.troubles(now, redis, reload)
+
+    def troubles(self, now: float, redis: RedisState | None, reload: dict[str, Any] | None) -> list[str]:
+        """Return the reasons besides the number of workers that are ready."""
+        reasons = []
         for place in self._slots.places():
             if place.is_failing:
                 reasons.append(_failing(place, now))

@@ -203,12 +203,9 @@ class Succession:
         self._events.emit("replaced" if was_ready else "dismissed", level="debug", **child.who())
 
     def _seconds(self, role: str) -> float:
-        match role:
-            case _ if role == TEMPLATE:
-                return TEMPLATE_END
-            case _ if role == KEEPER:
-                return KEEPER_END
-            case _ if role == API:
-                return max(API_END, self._family.current.settings.drain_timeout)
-            case _:
-                return self._family.current.settings.drain_timeout
+        if role == TEMPLATE:
+            return TEMPLATE_END
+        if role == KEEPER:
+            return KEEPER_END
+        drain_timeout = self._family.current.settings.drain_timeout
+        return max(API_END, drain_timeout) if role == API else drain_timeout

@@ -360,7 +360,7 @@ class Worker:
         try:
             self._channel.send(Failed(reason, trace))
         except ChannelClosed:
-            self._events.emit("failed", level="error", cause=reason)
+            self._events.emit("failed", level="error", reason=reason, traceback=trace)
 
     # -- signals, forks, title
 
