@@ -5,8 +5,6 @@ The commands are read out of the scripts, since a script runs with its caller's 
 
 from __future__ import annotations
 
-import re
-
 from prefork_q.keys import CHANNEL, Keys
 from prefork_q.scripts import scripts
 
@@ -16,15 +14,11 @@ OUTSIDE_OF_SCRIPTS = (
 )
 """`info` tells a replica and a server that loads from one that can be written to."""
 
-WORD = re.compile(rb'"([A-Z]{2,})"')
-OPTIONS = {"LIMIT", "WITHSCORES", "PX", "COUNT"}
-"""Words in capitals in the scripts that are no commands."""
-
 
 def commands() -> list[str]:
     """Return the names of all commands that prefork-q sends, or lets its scripts call."""
-    words = {word.decode() for one in scripts().values() for word in WORD.findall(one.source)}
-    return sorted({word.lower() for word in words - OPTIONS}.union(OUTSIDE_OF_SCRIPTS))
+    called = {command.lower() for one in scripts().values() for command in one.commands}
+    return sorted(called.union(OUTSIDE_OF_SCRIPTS))
 
 
 def rule(keys: Keys) -> str:

@@ -237,7 +237,7 @@ class Inspector:
         nodes = []
         for name, text in pairs(flat):
             at_ms, _, info = text.partition(b" ")
-            if int(seconds) - int(at_ms) / 1000 <= NODE_SILENCE:
+            if abs(int(seconds) - int(at_ms) / 1000) <= NODE_SILENCE:
                 nodes.append(_node(name.decode(), orjson.loads(info)))
         return sorted(nodes, key=lambda node: node.name)
 

@@ -14,12 +14,15 @@ from functools import cache
 from importlib.resources import files
 
 HEADER_LINE = re.compile(r"--(?: (.*))?")
+COMMAND = re.compile(r'"([A-Z]{2,})"')
+NO_COMMANDS = frozenset({"LIMIT", "WITHSCORES", "PX", "COUNT", "WRONGTYPE", "NOPERM", "SHUTDOWN"})
+"""Words in capitals in the scripts that are no commands of theirs."""
 FIELD = re.compile(r"(KEYS|ARGV|returns|uses)(?:\[(\d+)\])?\s+(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb: what its header says, its whole text and the SHA-1 that Redis knows it by."""
+    """One verb: what its header says, the commands in it, its whole text and the SHA-1 that it is known by."""
 
     name: str
     summary: str
@@ -27,6 +30,7 @@ class Script:
     argv: tuple[str, ...]
     returns: str
     uses: tuple[str, ...]
+    commands: tuple[str, ...]
     source: bytes = field(repr=False)
     sha: bytes
 
@@ -89,7 +93,11 @@ def parse(name: str, text: str, parts: Mapping[str, str]) -> Script:
     unknown = [part for part in uses if part not in parts]
     if unknown:
         raise ValueError(f"{name}.lua: uses {', '.join(unknown)}, which lua/parts does not have")
-    source = "\n".join([*(parts[part] for part in uses), text]).encode()
+    body = "\n".join([*(parts[part] for part in uses), text])
+    commands = tuple(sorted(set(COMMAND.findall(body)) - NO_COMMANDS))
+    # A channel is no key, and nobody waits for long if a message does not come.
+    needed = ", ".join(f'"{command}"' for command in commands if command != "PUBLISH")
+    source = f"local COMMANDS = {{ {needed} }}\n{body}".encode() if "rights" in uses else body.encode()
     return Script(
         name=name,
         summary=" ".join(summary),
@@ -97,6 +105,7 @@ def parse(name: str, text: str, parts: Mapping[str, str]) -> Script:
         argv=tuple(fields["ARGV"]),
         returns=fields["returns"][0],
         uses=uses,
+        commands=commands,
         source=source,
         sha=hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(),
     )

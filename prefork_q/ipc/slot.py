@@ -371,7 +371,14 @@ class WorkerSlot:
 
     def running(self) -> list[Running]:
         """What the processors run; each entry is whole, the list is of about one moment."""
-        entries = (self._read_processor(p) for p in range(self.threads))
+        return self._in_state(RUNNING)
+
+    def left(self) -> list[Running]:
+        """What the processors have run last, if nothing has followed it."""
+        return self._in_state(FINISHED)
+
+    def _in_state(self, state: int) -> list[Running]:
+        entries = (self._read_processor(p, state) for p in range(self.threads))
         return [entry for entry in entries if entry is not None]
 
     def holds(self) -> list[Held]:
@@ -415,6 +422,7 @@ class WorkerSlot:
             rss_bytes=self.rss_bytes,
             pss_bytes=self.pss_bytes,
             running=tuple(self.running()),
+            left=tuple(self.left()),
             holds=tuple(self.holds()),
             counters=self.counters(),
             types=self._read_types(),
@@ -427,10 +435,10 @@ class WorkerSlot:
         words = self._words[self._seconds : self._seconds + 3 * stats.RING].tolist()
         return tuple(Second(*words[i : i + 3]) for i in range(0, len(words), 3) if words[i])
 
-    def _read_processor(self, p: int) -> Running | None:
+    def _read_processor(self, p: int, state: int) -> Running | None:
         for _ in range(3):
             first = _PROCESSOR.unpack_from(self._memory, self._processor[p])
-            if first[7] != RUNNING:
+            if first[7] != state:
                 return None
             if first == _PROCESSOR.unpack_from(self._memory, self._processor[p]):
                 id, type, attempt, token, started_at, deadline, delay, _ = first

@@ -154,4 +154,5 @@ class SlotSnapshot(SlotNumbers):
     rss_bytes: int
     pss_bytes: int
     running: tuple[Running, ...]
+    left: tuple[Running, ...]
     holds: tuple[Held, ...]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from prefork_q.broker import Broker, HandBack, Returned
+from prefork_q.errors import Unavailable
 from prefork_q.events import Events, Level, Outcome
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import Acknowledged, DeathNotice, Ended
@@ -71,7 +72,12 @@ class Returner:
 
     def run(self, now: float) -> float:
         for notice in self._notices.values():
-            ended = self._hand_back(notice)
+            try:
+                ended = self._hand_back(notice)
+            except Unavailable:
+                # If it is this one that is refused, the others are not to wait for it.
+                self._notices[notice.incarnation] = self._notices.pop(notice.incarnation)
+                raise
             del self._notices[notice.incarnation]
             self._acknowledge(Acknowledged(notice.incarnation, ended))
             break
@@ -79,7 +85,8 @@ class Returner:
 
     def _hand_back(self, notice: DeathNotice) -> tuple[Ended, ...]:
         verdicts = list(_verdicts(notice))
-        by_id = {verdict.entry.id: verdict for verdict in verdicts}
+        # Of several claims of one task the latest is the one that may count.
+        by_id = {one.entry.id: one for one in sorted(verdicts, key=lambda one: one.entry.token)}
         entries = [verdict.entry for verdict in verdicts]
         ended: Counter[tuple[str, int]] = Counter()
         # One call, which also ends the worker's name and finds what its last claim took unseen.

@@ -7,7 +7,7 @@
 -- ARGV[2]  start  0 to begin, then what the last call returned
 -- ARGV[3]  limit  how many tasks and workers to look at in this call, about
 -- returns  {start, found}: an entry of found is {id, type, worker}; start 0: done
--- uses     keys clock full
+-- uses     keys rights clock full
 
 local WORKERS = 100
 

@@ -4,7 +4,7 @@
 -- ARGV[1]  retention_ms  lifetime of what is found cancelled
 -- ARGV[2]  the arguments of take, see parts/take.lua
 -- returns  what take returns
--- uses     keys clock full body counters lists delays ending ghosts corrupt take
+-- uses     keys rights clock full body counters lists delays ending ghosts corrupt take
 
 pass_when_full()
 local claimed = take(2, text(now_ms + ARGV[1]))

@@ -9,7 +9,7 @@
 -- ARGV     then the arguments of take, see parts/take.lua
 -- returns  {words, what take returns}; a word is ok, stale or what has become of the task instead of what
 --          its verb says: cancelled, dead
--- uses     keys clock full body counters lists delays ending ghosts corrupt settle take
+-- uses     keys rights clock full body counters lists delays ending ghosts corrupt settle take
 
 local words, forget_at, unknown_limit_ms, at = {}, text(now_ms + ARGV[1]), tonumber(ARGV[2]), 4
 pass_when_full()

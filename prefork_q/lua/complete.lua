@@ -4,7 +4,7 @@
 -- ARGV[1]  retention_ms  lifetime of the ended tasks
 -- ARGV     then four a task: id, token, ran_ms, result as JSON text
 -- returns  a word a task: ok | stale (the lease is another's, or nobody's)
--- uses     keys clock full counters lists delays ending settle
+-- uses     keys rights clock full counters lists delays ending settle
 
 local words, forget_at = {}, text(now_ms + ARGV[1])
 pass_when_full()

@@ -38,12 +38,13 @@ end
 local ghosts, queues = fields_of(GHOSTS), {}
 for queue, submitted in pairs(fields_of(QUEUES)) do
   local hidden = number(ghosts[queue])
+  local waiting = math.max(0, number(redis.pcall("LLEN", PENDING .. queue)) - hidden)
   queues[#queues + 1] = {
     queue,
-    math.max(0, number(redis.pcall("LLEN", PENDING .. queue)) - hidden),
+    waiting,
     redis.call("SISMEMBER", PAUSED, queue),
     number(submitted),
-    oldest_age(queue, hidden),
+    waiting > 0 and oldest_age(queue, hidden) or -1,
   }
 end
 

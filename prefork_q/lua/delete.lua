@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV     the ids
 -- returns  a word a task: ok | not_dead | missing
--- uses     keys clock full counters removal
+-- uses     keys rights clock full counters removal
 
 local words = {}
 pass_when_full()

@@ -5,7 +5,7 @@
 -- ARGV     then four a task: id, token, error as JSON text, delay_ms ("": no attempt is left)
 -- returns  a word a task: ok | cancelled (that was asked for, and it is not retried) |
 --          stale (the lease is another's, or nobody's)
--- uses     keys clock full counters lists delays ending settle
+-- uses     keys rights clock full counters lists delays ending settle
 
 local words, forget_at = {}, text(now_ms + ARGV[1])
 pass_when_full()

@@ -10,11 +10,12 @@
 --          not started, or its end was not its doing: uncharged), crashed (it was running when the
 --          process died: a crash), timed_out (the attempt is used; delay_ms "": no attempt is left)
 -- returns  an entry {id, type, queue, attempt, word} a task that was put back; the word is its status now
--- uses     keys clock full counters lists delays ending
+-- uses     keys rights clock full counters lists delays ending
 
 local worker, lease_ms, max_crashes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local forget_at = text(now_ms + ARGV[4])
-local answer = {}
+local answer, crashed = {}, 0
+for at = 7, #ARGV, 5 do crashed = crashed + (ARGV[at] == "crashed" and 1 or 0) end
 
 local function give_back(id, token, verdict, err, delay_ms)
   local task = TASK .. id
@@ -52,7 +53,8 @@ local function give_back(id, token, verdict, err, delay_ms)
     if cancel then
       to_cancelled(id, task, idem, waited, forget_at)
       status = "cancelled"
-    elseif verdict == "crashed" and crashes > max_crashes then
+    -- Of several that ran at the first crash one alone did it. From then on each runs alone.
+    elseif verdict == "crashed" and crashes > max_crashes and (crashes > 1 or crashed == 1) then
       to_dead(id, task, err, waited)
       status = "dead"
     else
@@ -63,16 +65,17 @@ local function give_back(id, token, verdict, err, delay_ms)
   answer[#answer + 1] = { id, fields[9] or "", fields[3] or "", tonumber(fields[4]) or 0, status }
 end
 
-local record = redis.call("GET", CLAIM .. worker)
+local record = redis.pcall("GET", CLAIM .. worker)
 pass_when_full()
 for at = 5, #ARGV, 5 do give_back(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]) end
-if record and record ~= "gone" then
+if type(record) == "string" and record ~= "gone" then
   local words = {}
   for word in string.gmatch(record, "%S+") do words[#words + 1] = word end
   for i = 3, #words do give_back(words[i], words[2], "held", "", "") end
 end
 redis.call("SET", CLAIM .. worker, "gone", "PX", text(4 * lease_ms))
-redis.call("ZREM", CLAIMS, worker)
+-- The audit takes it out otherwise.
+redis.pcall("ZREM", CLAIMS, worker)
 write_sets()
 write_counts()
 return answer

@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV[1]  queue
 -- returns  ok | missing (no task was ever submitted to it)
--- uses     keys full
+-- uses     keys rights full
 
 if redis.call("HEXISTS", QUEUES, ARGV[1]) == 0 then return "missing" end
 pass_when_full()

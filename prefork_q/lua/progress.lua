@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV     three a task: id, token, progress as JSON text
 -- returns  a word a task: ok | stale
--- uses     keys full
+-- uses     keys rights full
 
 local words = {}
 pass_when_full()

@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV[1]  limit  how many at most
 -- returns  {moved, wait_ms}: wait_ms until the next is due, 0 if some are due now; {moved} if none waits
--- uses     keys clock full counters lists delays corrupt
+-- uses     keys rights clock full counters lists delays corrupt
 
 local due = redis.call("ZRANGEBYSCORE", DELAYED, "-inf", now, "LIMIT", 0, ARGV[1])
 local moved, lists, queues = 0, {}, {}

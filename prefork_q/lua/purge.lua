@@ -5,7 +5,7 @@
 -- ARGV[2]  limit  how many at most in this call
 -- ARGV[3]  retention_ms  lifetime of what is found cancelled
 -- returns  {left the list, deleted}; fewer than the limit left the list: the queue is empty
--- uses     keys clock full counters lists delays ending ghosts removal
+-- uses     keys rights clock full counters lists delays ending ghosts removal
 
 local queue, limit, forget_at = ARGV[1], tonumber(ARGV[2]), text(now_ms + ARGV[3])
 local ids = redis.call("LRANGE", PENDING .. queue, 0, limit - 1)

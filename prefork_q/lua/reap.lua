@@ -7,7 +7,7 @@
 -- ARGV[4]  retention_ms  lifetime of a task that turns out cancelled
 -- returns  {reaped | holding, expired}: an entry of expired is {id, type, queue, attempt, its status now,
 --          losses}; holding: the keepers were all silent for a while, see parts/outage.lua
--- uses     keys clock full counters lists delays ending corrupt outage
+-- uses     keys rights clock full counters lists delays ending corrupt outage
 
 local limit, max_losses, forget_at = ARGV[1], tonumber(ARGV[3]), text(now_ms + ARGV[4])
 

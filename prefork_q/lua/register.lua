@@ -6,7 +6,7 @@
 -- ARGV[3]  silence_ms  after which a node is dropped
 -- ARGV[4]  layout  the version of the layout that the node writes
 -- returns  the version of the layout that is stored; if it is another, nothing is written
--- uses     keys clock full
+-- uses     keys rights clock full
 
 local nodes = root .. "nodes"
 pass_when_full()
@@ -17,6 +17,7 @@ redis.call("HSET", nodes, ARGV[1], now .. " " .. ARGV[2])
 local said = redis.call("HGETALL", nodes)
 for i = 1, #said, 2 do
   local at = tonumber(string.match(said[i + 1], "^%d+")) or 0
-  if now_ms - at > tonumber(ARGV[3]) then redis.call("HDEL", nodes, said[i]) end
+  -- Before or, of a clock that was set back, behind.
+  if math.abs(now_ms - at) > tonumber(ARGV[3]) then redis.call("HDEL", nodes, said[i]) end
 end
 return layout

@@ -8,7 +8,7 @@
 --          error it is put off)
 -- returns  a word a task: ok | cancelled (that was asked for) | dead (its type was unknown for too
 --          long) | stale (the lease is another's, or nobody's)
--- uses     keys clock full counters lists delays ending settle
+-- uses     keys rights clock full counters lists delays ending settle
 
 local words, forget_at, unknown_limit_ms = {}, text(now_ms + ARGV[1]), tonumber(ARGV[2])
 pass_when_full()

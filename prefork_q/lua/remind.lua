@@ -5,7 +5,7 @@
 -- ARGV[2]  limit  how many queues to look at in this call, about
 -- returns  {cursor, n, pending}: n of the queues that were looked at have tasks and are not paused; pending
 --          is how many tasks wait in those looked at, paused or not; cursor 0: done
--- uses     keys full lists
+-- uses     keys rights full lists
 
 local n, pending, scanned = 0, 0, redis.call("HSCAN", QUEUES, ARGV[1], "COUNT", ARGV[2])
 pass_when_full()

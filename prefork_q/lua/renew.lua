@@ -4,7 +4,7 @@
 -- ARGV[1]  lease_ms
 -- ARGV     then three a task: id, token, started (1 once its handler was entered, else 0)
 -- returns  a word a task: ok | cancel (still yours, and a cancellation was asked for) | stale
--- uses     keys clock full outage
+-- uses     keys rights clock full outage
 
 local lease_ms = tonumber(ARGV[1])
 local expiry, words, leases = text(now_ms + lease_ms), {}, {}
@@ -19,7 +19,11 @@ for at = 2, #ARGV, 3 do
   else
     words[#words + 1] = held[3] and "cancel" or "ok"
     leases[#leases + 1], leases[#leases + 2] = expiry, id
-    if has_started and held[4] ~= token then redis.call("HSET", task, "started", token) end
+    if has_started and held[4] ~= token then
+      redis.call("HSET", task, "started", token)
+      -- Somebody knows its type.
+      redis.call("HDEL", task, "unknown_at")
+    end
   end
 end
 if #leases > 0 then redis.call("ZADD", PROCESSING, unpack(leases)) end

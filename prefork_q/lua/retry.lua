@@ -4,10 +4,10 @@
 -- ARGV[1]  nonce  of this request, so that the same call again answers the same
 -- ARGV     then the ids
 -- returns  a word a task: ok | not_dead | missing
--- uses     keys clock full lists
+-- uses     keys rights clock full lists
 
 local nonce, words, dead, lists, queues = ARGV[1], {}, {}, {}, {}
--- If something else stands there, this raises before anything is changed.
+-- As in parts/counters.lua.
 redis.call("ZCARD", DEAD)
 pass_when_full()
 for i = 2, #ARGV do
@@ -23,6 +23,10 @@ for i = 2, #ARGV do
     words[i - 1] = "not_dead"
   else
     local queue = fields[2]
+    if not queue then
+      queue = "default"
+      redis.call("HSET", task, "queue", queue)
+    end
     words[i - 1] = "ok"
     redis.call("HDEL", task, "error", "finished_at", "started_at", "started", "unknown_at",
       "progress", "cancel", "run_at")

@@ -6,7 +6,7 @@
 --          fingerprint. "" stands for not given
 -- returns  {ok, answers}: an answer is the status or, for a request seen before, {status, id};
 --          or {conflict, n}: entry n (from 1) has a key that was used for another request
--- uses     keys clock body counters lists delays
+-- uses     keys rights clock body counters lists delays
 
 -- Calls `visit` for each group: its first argument, the first of its tasks, how many arguments a task has.
 local function each_group(visit)
@@ -26,9 +26,11 @@ local function first_of(idem)
   if id and redis.call("EXISTS", TASK .. id) == 1 then return id, fingerprint end
 end
 
+-- As in parts/counters.lua.
+redis.call("HEXISTS", QUEUES, "")
+
 local fingerprints, entry = {}, 0
 local conflict = each_group(function(group, first, last, step)
-  -- If something else stands where delayed tasks go, this raises before anything is stored.
   if ARGV[group + 3] ~= "" or ARGV[group + 4] ~= "" then redis.call("ZCARD", DELAYED) end
   if step == 2 then
     entry = entry + (last + 1 - first) / step

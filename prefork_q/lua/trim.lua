@@ -5,7 +5,7 @@
 -- ARGV[2]  dead_retention_ms
 -- ARGV[3]  limit  how many at most in this call
 -- returns  how many were deleted; as many as the limit means: call again
--- uses     keys clock full counters removal
+-- uses     keys rights clock full counters removal
 
 local limit = tonumber(ARGV[3])
 local over = math.min(redis.call("ZCARD", DEAD) - ARGV[1], limit)
@@ -20,10 +20,14 @@ if #ids == 0 then return 0 end
 pass_when_full()
 redis.call("ZREM", DEAD, unpack(ids))
 for _, id in ipairs(ids) do
-  local fields = redis.pcall("HMGET", TASK .. id, "idem")
-  remove(id, fields[1])
+  local fields = redis.pcall("HMGET", TASK .. id, "idem", "status")
+  if fields[2] and fields[2] ~= "dead" then
+    count("strays")
+  else
+    remove(id, fields[1])
+    count("trimmed")
+    count("removed")
+  end
 end
-count("trimmed", #ids)
-count("removed", #ids)
 write_counts()
 return #ids

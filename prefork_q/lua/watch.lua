@@ -3,7 +3,7 @@
 -- KEYS[1]  root
 -- ARGV[1]  id
 -- returns  the task's status now | missing
--- uses     keys full
+-- uses     keys rights full
 
 local task = TASK .. ARGV[1]
 local fields = redis.pcall("HMGET", task, "status", "waited")

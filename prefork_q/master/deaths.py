@@ -15,6 +15,14 @@ from prefork_q.master.children import Child
 MAX_EMPTY_NOTICES = 1_000
 """Notices without a claim that are kept while no keeper acknowledges; those with claims are all kept."""
 
+FAULTS: Final = frozenset(
+    {
+        signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
+        signal.SIGSYS,
+    }
+)  # fmt: skip
+"""Signals by which native code ends its own process. They reach any of its threads, perhaps a little late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
@@ -86,13 +94,16 @@ def notice_of(
     Nothing is charged to any task if the master killed the worker for its own reasons, nor if it had come to
     the end of a drain: then it says so, leaves what still runs in its slot, and exits 0. But what it was
     killed for is: a task over its time limit, all that ran if it took too much memory. One that dies while
-    it drains has died of what it ran.
+    it drains has died of what it ran. One that dies of a fault with nothing in a handler has died of what a
+    handler left behind just before: else nothing would bound how often that happens.
     `now`: boot time.
     """
     ended_its_drain = slot.state == "ended" and exit.exit_code == 0
-    late = {entry.id for entry in post_mortem.timed_out}
-    running = {one.id: Claim(one.id, one.token) for one in slot.running if one.id not in late}
-    held = (Claim(one.id, one.token) for one in slot.holds if one.id not in running and one.id not in late)
+    late = {Claim(entry.id, entry.token) for entry in post_mortem.timed_out}
+    holds = {Claim(one.id, one.token) for one in slot.holds} - late
+    running = {Claim(one.id, one.token) for one in slot.running} - late
+    if not running and exit.signal in FAULTS:
+        running = {Claim(one.id, one.token) for one in slot.left} & holds
     return DeathNotice(
         incarnation=child.incarnation,
         slot=child.place.number,
@@ -100,16 +111,25 @@ def notice_of(
         signal=exit.signal,
         exit_code=exit.exit_code,
         drained=not child.is_charged and (child.killed_for is not None or ended_its_drain),
-        running=tuple(running.values()),
-        held=tuple(held),
+        running=tuple(sorted(running, key=_age)),
+        held=tuple(sorted(holds - running, key=_age)),
         peak_rss_bytes=exit.peak_rss_bytes,
         pid=child.pid,
         generation=child.generation,
         timed_out=post_mortem.timed_out,
-        ran={one.id: max(0.0, now - one.started_at) for one in slot.running},
+        ran={
+            one.id: max(0.0, now - one.started_at)
+            for one in (*slot.left, *slot.running)
+            if Claim(one.id, one.token) in running | late
+        },
         oom_killed=post_mortem.oom_killed,
         stack=post_mortem.stack,
     )
+
+
+def _age(claim: Claim) -> tuple[int, str]:
+    """In the order of claims, and of ids, which is that of submission, among what was claimed together."""
+    return claim.token, claim.id
 
 
 class Notices:

@@ -26,7 +26,7 @@ from prefork_q.retry import Retry
 from prefork_q.worker.attempt import AttemptRuntime, is_lease_valid
 from prefork_q.worker.failure import Failure, describe, told
 from prefork_q.worker.held import Held, Outcome
-from prefork_q.worker.result import encode_result
+from prefork_q.worker.result import UnserializableResult, encode_result
 
 UNKNOWN_DELAY: Final = 5.0
 """Seconds after which a task of a type that is unknown here is offered again, plus jitter."""
@@ -198,12 +198,14 @@ class Processor:
             )  # fmt: skip
         else:
             self._slot.start(self.number, held.id, lot.type, lot.attempt, lot.token, started)
+        was_called = False
         try:
             arguments = route.arguments(held.body)
             if route.context_parameter is not None:
                 arguments[route.context_parameter] = self._context(held, timeout)
             # What a handler leaves in context variables (decimal's precision is one) is not for the next one.
             call = contextvars.copy_context().run
+            was_called = True
             if timeout:
                 result = self._timed_call(held, call, route.function, arguments, started + timeout)
             else:
@@ -213,7 +215,7 @@ class Processor:
         except BaseException as error:
             ran = boot_time() - started
             self._require_own_process()
-            outcome = self._failed(held, error, ran)
+            outcome = self._failed(held, error, ran, was_called=was_called)
         else:
             self._require_own_process()
             outcome = Outcome(held, "succeeded", ran, text)
@@ -227,9 +229,10 @@ class Processor:
 
     # -- what became of it
 
-    def _failed(self, held: Held, error: BaseException, ran: float) -> Outcome:
+    def _failed(self, held: Held, error: BaseException, ran: float, *, was_called: bool = True) -> Outcome:
         failure = describe(error)
-        if self._is_final(held, error):
+        # A payload that does not fit will not fit later. Out of a handler that error is about something else.
+        if self._is_final(held, error) or (not was_called and isinstance(error, Invalid)):
             return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
         return self._failure_of(held, failure, ran, error.seconds if isinstance(error, RetryAfter) else None)
 
@@ -244,7 +247,7 @@ class Processor:
     def _is_final(held: Held, error: BaseException) -> bool:
         route = held.lot.route
         never = route.retry.never if route is not None else ()
-        return isinstance(error, (Reject, Invalid, *never))
+        return isinstance(error, (Reject, UnserializableResult, *never))
 
     def _failure_of(self, held: Held, failure: Failure, ran: float, asked: float | None = None) -> Outcome:
         """Return the outcome of a failure that may be retried, after `asked` seconds at least."""

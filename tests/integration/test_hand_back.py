@@ -55,6 +55,23 @@ def test_over_the_limit_of_crashes_it_is_dead_with_the_signal(
     assert state.ids("dead") == [over]
 
 
+def test_without_a_crash_to_spare_what_ran_alone_is_dead_and_who_ran_beside_others_is_not_yet(
+    server: Server, keys: Keys, state: State
+) -> None:
+    broker = Broker(server.client(), keys, Limits(max_crashes=0))
+    alone, *together = (state.seed("processing", token=7) for _ in range(3))
+
+    (dead,) = broker.hand_back(WORKER, [HandBack(alone, 7, "crashed", SIGNAL)], lease=LEASE)
+    back = broker.hand_back("node.0.2", [HandBack(id, 7, "crashed", SIGNAL) for id in together], lease=LEASE)
+
+    assert dead.status is Status.DEAD
+    assert [one.status for one in back] == [Status.PENDING] * 2
+    (lease,) = broker.claim(request("node.0.3", room=5)).leases
+    entry = HandBack(lease.id.decode(), lease.token, "crashed", SIGNAL)
+    (again,) = broker.hand_back("node.0.3", [entry], lease=LEASE)
+    assert again.status is Status.DEAD
+
+
 def test_a_neighbour_with_many_crashes_is_not_dead_for_being_held(broker: Broker, state: State) -> None:
     id = state.seed("processing", token=7, crashes=9)
 

@@ -189,6 +189,20 @@ def test_a_renewal_after_a_silence_holds_the_reapers_off_too(broker: Broker, sta
     assert state.status(theirs) is Status.PROCESSING
 
 
+def test_a_node_with_a_short_lease_does_not_end_the_wait_of_the_others(broker: Broker, state: State) -> None:
+    theirs = expired(state, token=8)
+    state.keepers_fell_silent(20)
+    broker.renew([Renewal("nobody", 7, True)], lease=60.0)
+
+    assert broker.reap(lease=3.0).is_holding
+    state.time_passes(1)
+
+    assert broker.reap(lease=3.0).is_holding
+    hold = state.snapshot()["reaper"][0]["hold"]
+    assert int(hold) - state.now_ms() > 50_000
+    assert state.status(theirs) is Status.PROCESSING
+
+
 def test_renewals_keep_the_silence_from_beginning(broker: Broker, state: State) -> None:
     id = expired(state, token=7)
     for _ in range(3):

@@ -97,6 +97,17 @@ def test_the_hour_begins_with_the_first_release(broker: Broker, state: State) ->
     assert state.task(id)["unknown_at"] == since
 
 
+def test_what_it_waited_for_an_offer_counts_for_ten_minutes_at_most(broker: Broker, state: State) -> None:
+    id = state.seed("processing", token=7, unknown_since=7_200)
+    state.spoil(id, "run_at", str(state.now_ms() - 7_100_000))
+
+    broker.release(id, 7, delay=5, error=UNKNOWN)
+
+    assert state.status(id) is Status.DELAYED
+    unknown_for = state.now_ms() - int(state.task(id)["unknown_at"])
+    assert unknown_for == pytest.approx(700_000, abs=5_000)
+
+
 @pytest.mark.parametrize("delay", [None, 5])
 def test_a_cancellation_asked_for_makes_it_cancelled(
     broker: Broker, state: State, delay: float | None

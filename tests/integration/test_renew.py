@@ -79,6 +79,14 @@ def test_a_start_is_noted_for_the_lease_that_started(broker: Broker, state: Stat
     assert state.task(id)["started"] == str(first.token)
 
 
+def test_what_has_started_is_of_no_unknown_type(broker: Broker, state: State) -> None:
+    started, waiting = (state.seed("processing", token=7, unknown_since=3_000) for _ in range(2))
+
+    broker.renew([Renewal(started, 7, True), Renewal(waiting, 7, False)], lease=LEASE)
+
+    assert ["unknown_at" in state.task(id) for id in (started, waiting)] == [False, True]
+
+
 def test_more_than_a_call_takes_are_renewed(broker: Broker, state: State) -> None:
     ids = [state.seed("processing", token=7, lease=3) for _ in range(1_100)]
 

@@ -230,6 +230,13 @@ def segfault(ctx: TaskContext) -> None:
         ctypes.string_at(0)
 
 
+@app.task("leave_a_fault", retry=SOON)
+def leave_a_fault(ctx: TaskContext) -> None:
+    """Have another thread of the process hit by a fault, and return before that ends it."""
+    with noted(ctx):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
 @app.task("eat", retry=SOON)
 def eat(ctx: TaskContext, mebibytes: int, seconds: float = 0.0, keep: bool = False) -> int:
     """Take memory and touch it; with `keep` the process keeps it after the task."""

@@ -66,6 +66,16 @@ def test_a_task_that_kills_each_worker_is_dead_and_no_neighbour_is(
     assert max(task["crashes"] for task in tasks) <= 1
 
 
+def test_a_fault_that_ends_the_worker_when_its_handler_has_returned_is_charged(start_node: StartNode) -> None:
+    node = start_node(workers=2)
+
+    task = node.ended(node.submit("leave_a_fault", {}))
+
+    # Unless its result is in Redis before the fault ends the process.
+    assert (task["status"], task["crashes"]) == ("dead", 4) or task["status"] == "succeeded"
+    assert sum(worker["restarts"] for worker in node.ctl("workers")) <= 4
+
+
 def test_a_handler_that_holds_the_interpreter_for_three_leases_runs_once(
     start_node: StartNode, ledger: Ledger
 ) -> None:

@@ -165,6 +165,32 @@ def test_a_recycled_worker_says_why_it_left(child: Child) -> None:
     assert cause_of(child, KILLED) == "killed by signal 9 (SIGKILL)"
 
 
+def test_a_fault_with_nothing_in_a_handler_is_charged_to_what_has_just_left_one(
+    child: Child, slot: WorkerSlot
+) -> None:
+    slot.finished(0)
+    fault = Exit(None, signal.SIGSEGV)
+
+    notice = notice_of(child, fault, slot.snapshot())
+
+    assert (notice.running, notice.held) == ((Claim(A, 5), Claim(B, 6)), (Claim(C, 7),))
+    assert notice_of(child, KILLED, slot.snapshot()).running == ()
+    # Committed meanwhile, and then the other processor has begun another.
+    slot.drop(0)
+    assert notice_of(child, fault, slot.snapshot()).running == (Claim(B, 6),)
+    slot.start(1, C.encode(), b"t", 1, 7, 1.0, 0.0)
+    assert notice_of(child, fault, slot.snapshot()).running == (Claim(C, 7),)
+
+
+def test_a_task_that_was_claimed_again_is_told_by_its_claims(child: Child, slot: WorkerSlot) -> None:
+    slot.hold(3, A.encode(), 9, 1.0)
+
+    notice = notice_of(child, KILLED, slot.snapshot())
+
+    assert notice.running == (Claim(A, 5),)
+    assert notice.held == (Claim(B, 6), Claim(C, 7), Claim(A, 9))
+
+
 def test_the_kernel_is_named_if_it_was_out_of_memory(child: Child) -> None:
     cause = cause_of(child, KILLED, PostMortem(oom_killed=True))
     assert cause == "killed by signal 9 (SIGKILL): the kernel was out of memory"

@@ -121,7 +121,8 @@ def test_what_a_script_takes_from_parts_it_names_and_what_it_names_it_takes(scri
     } - _locals(TEXTS[script.name]) - {name for part in before for name in offered[part]}
     assert not missing, f"{script.name}.lua needs {missing}"
     needed = taken | {word for part in script.uses for word in words(PARTS[part])}
-    for part in script.uses:
+    # `rights` does all by being there.
+    for part in set(script.uses) - {"rights"}:
         others = taken | {word for other in script.uses if other != part for word in words(PARTS[other])}
         assert offered[part] & others & needed, f"{script.name}.lua uses {part} for nothing"
 
@@ -197,9 +198,17 @@ def test_fused_scripts_are_made_of_their_verbs() -> None:
 
 # -- what scripts may do
 
+
+@pytest.mark.parametrize("script", scripts().values(), ids=list(scripts()))
+def test_a_script_that_writes_looks_at_its_rights_first(script: Script) -> None:
+    writes = "Changes nothing" not in script.summary
+
+    assert ("rights" in script.uses) is writes
+    assert (b"local COMMANDS" in script.source) is writes
+
 COMMANDS = {
     "DEL", "EXISTS", "EXPIRE", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HMGET", "HSCAN",
-    "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAME", "RPUSH", "SADD", "SET",
+    "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAMENX", "RPUSH", "SADD", "SET",
     "SETNX", "SISMEMBER", "SREM", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
     "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE", "ZSCORE",
 }  # fmt: skip

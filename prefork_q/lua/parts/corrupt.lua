@@ -1,6 +1,9 @@
 -- corrupt: a listed id whose task is missing or unreadable leaves the list and is noted, so that it
 -- harms nothing and an operator can see it.
 
+-- As in counters.
+redis.call("ZCARD", CORRUPT)
+
 local CORRUPT_LIMIT = 1000
 
 local function to_corrupt(id)

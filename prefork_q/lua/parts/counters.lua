@@ -1,5 +1,9 @@
 -- counters: what this call counts, written together at its end by the script that made the outcome.
 
+-- If something else stands where it will be written, this raises before anything is changed. The parts that
+-- write to other keys begin so too.
+redis.call("HEXISTS", TOTALS, "")
+
 local counts = {}
 
 local function count(name, n)

@@ -14,7 +14,8 @@ local function delay(dues)
     dues[i] = text(dues[i])
   end
   redis.call("ZADD", DELAYED, unpack(dues))
-  if (not known or earliest < known) and redis.call("LLEN", MOVER) == 0 then
-    redis.call("LPUSH", MOVER, 1)
+  -- A hint, which must not stop what has been written: the keepers look now and then all the same.
+  if (not known or earliest < known) and redis.pcall("LLEN", MOVER) == 0 then
+    redis.pcall("LPUSH", MOVER, 1)
   end
 end

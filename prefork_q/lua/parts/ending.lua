@@ -1,11 +1,10 @@
 -- ending: the functions by which a task reaches its next status, each written once. Their callers have
 -- checked that the task may go there, and call write_sets at their end.
 
--- If something else stands where write_sets and write_counts will write, this raises before anything is changed.
+-- As in counters.
 redis.call("ZCARD", DELAYED)
 redis.call("ZCARD", DEAD)
 redis.call("LLEN", RECENT)
-redis.call("HEXISTS", TOTALS, "")
 
 -- The last 10,000 are kept. (Numbers that never change are texts here: Redis formats each anew.)
 local LAST_RECENT = "9999"

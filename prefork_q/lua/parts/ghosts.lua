@@ -2,6 +2,9 @@
 -- would block the server. It is counted, and its record kept, until whoever walks the list drops it: an id
 -- without a record would look corrupt.
 
+-- As in counters.
+redis.call("HEXISTS", GHOSTS, "")
+
 local function to_ghost(task, queue)
   redis.call("HSET", task, "ghost", 1)
   redis.call("HINCRBY", GHOSTS, queue, 1)

@@ -25,13 +25,24 @@ end
 
 -- Something that is no list is out of the way from then on, and can be looked at.
 local function set_aside(queue)
-  redis.call("RENAME", PENDING .. queue, root .. "misplaced:" .. queue)
+  local place = root .. "misplaced:" .. queue
+  local free, n = place, 1
+  while redis.call("RENAMENX", PENDING .. queue, free) == 0 do
+    n = n + 1
+    free = place .. ":" .. n
+  end
+end
+
+-- Another trouble than that something else stands there (a right that is missing) is not for us to mend.
+local function require_wrong_type(answer)
+  if not string.find(answer.err, "WRONGTYPE", 1, true) then error(answer.err, 0) end
 end
 
 -- `command` is LPUSH for the end of the queue, RPUSH for its head.
 local function push(command, queue, ids)
   local pushed = redis.pcall(command, PENDING .. queue, unpack(ids))
   if type(pushed) == "table" then
+    require_wrong_type(pushed)
     set_aside(queue)
     redis.call(command, PENDING .. queue, unpack(ids))
   end

@@ -8,7 +8,9 @@ local WORDS = {
   release = { pending = "ok", delayed = "ok", dead = "dead", cancelled = "cancelled" },
 }
 
--- Returns the status that the task has now, as does the next function.
+local OFFERS = 6
+
+-- Returns the status that the task has now, as does release_held.
 local function fail_held(id, task, held, err, delay_ms, forget_at)
   count("failed")
   -- Somebody has known its type.
@@ -25,6 +27,14 @@ local function fail_held(id, task, held, err, delay_ms, forget_at)
   to_delayed(id, task, delay_ms)
   count("retried")
   return "delayed"
+end
+
+-- Since when nobody knows its type. What it waited for another offer (in a paused queue, in a long one, while
+-- nothing ran, in a step of the clock) counts for a part of the limit only: it is not to die of few offers.
+local function unknown_since(task, since, unknown_limit_ms)
+  if not since then return now_ms end
+  local due = tonumber(redis.call("HGET", task, "run_at") or nil) or now_ms
+  return since + math.max(0, now_ms - due - unknown_limit_ms / OFFERS)
 end
 
 local function release_held(id, task, held, err, delay_ms, forget_at, unknown_limit_ms)
@@ -45,7 +55,7 @@ local function release_held(id, task, held, err, delay_ms, forget_at, unknown_li
     return "delayed"
   end
   -- Of a type that the worker does not know: others may, or will after an upgrade.
-  local since = tonumber(held[8]) or now_ms
+  local since = unknown_since(task, tonumber(held[8]), unknown_limit_ms)
   redis.call("HSET", task, "attempts", attempts, "unknown_at", text(since))
   if now_ms - since > unknown_limit_ms then
     to_dead(id, task, err, held[4])

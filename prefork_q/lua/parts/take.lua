@@ -1,5 +1,5 @@
--- take: move tasks from the pending lists to a worker. Peek, check, then pop: an id leaves its list
--- only once its task was found readable, and from then on nothing can fail before it is leased.
+-- take: move tasks from the pending lists to a worker. Peek, check, lease, then pop: an id leaves its list
+-- only once its task was found readable, is on the worker's record and has a lease.
 --
 -- Arguments of the call, from ARGV[at]: worker, seq, lease_ms, room, limit, budget_us, max_bytes,
 -- how many queues, the queues in order, then pairs of type and its pace in µs. At most `limit` tasks are
@@ -10,6 +10,9 @@
 --          {type, queue, attempt, max_attempts, crashes, timeout_ms, {id, body, wait_ms, ...}};
 --          dropped holds {id or queue, reason} for what was found unreadable;
 --          left is 1 if the queues have more that could be claimed, else 0.
+
+-- As in counters.
+redis.call("ZCARD", CLAIMS)
 
 local SCAN_LIMIT = 1000
 
@@ -70,9 +73,9 @@ local function take(at, forget_at)
   local closed = {}
   for q = first_queue, last_queue do closed[ARGV[q]] = is_paused(ARGV[q]) end
 
-  local record = redis.call("GET", CLAIM .. worker)
+  local record = redis.pcall("GET", CLAIM .. worker)
   if record == "gone" then return { "gone", "0", {}, {}, 0 } end
-  if record then
+  if type(record) == "string" then
     local last = string.match(record, "^%S+")
     if last == seq then return answer_again(record, wake_for(first_queue, last_queue, closed)) end
     -- Sent over a connection that was given up since: nobody would know what it took.
@@ -81,24 +84,26 @@ local function take(at, forget_at)
 
   local paces = {}
   for i = last_queue + 1, #ARGV, 2 do paces[ARGV[i]] = tonumber(ARGV[i + 1]) end
-  local token = text(math.max((redis.call("GET", TOKEN) or 0) + 1, now_us))
+  local token = redis.pcall("GET", TOKEN)
+  token = text(math.max((type(token) == "string" and tonumber(token) or 0) + 1, now_us))
 
   local lots, ids, hashes, counted, taken = {}, {}, {}, {}, {}
-  local ghosts, strays, bad, bodiless, dropped = {}, 0, {}, {}, {}
+  local ghosts, strays, bad, bodiless, dropped, popped = {}, 0, {}, {}, {}, {}
   local bytes, scanned, is_full = 0, 0, limit <= 0
 
   for q = first_queue, last_queue do
     local queue = ARGV[q]
-    local pending = PENDING .. queue
+    local pending, seen = PENDING .. queue, 0
     while not is_full and not closed[queue] and scanned < SCAN_LIMIT do
       local want = math.min(limit - #ids, SCAN_LIMIT - scanned)
-      local peeked = redis.pcall("LRANGE", pending, -want, "-1")
+      local peeked = redis.pcall("LRANGE", pending, -seen - want, -seen - 1)
       if peeked.err then
+        require_wrong_type(peeked)
         set_aside(queue)
         dropped[#dropped + 1] = { queue, "its pending list was not a list; it was set aside" }
         break
       end
-      local popped = 0
+      local before = seen
       for i = #peeked, 1, -1 do
         local id = peeked[i]
         local task = TASK .. id
@@ -141,30 +146,31 @@ local function take(at, forget_at)
             is_full = crashes > 0 or n >= limit
           end
         end
-        popped = popped + 1
+        seen = seen + 1
         if is_full then break end
       end
-      if popped > 0 then redis.call("LTRIM", pending, "0", -popped - 1) end
-      scanned = scanned + popped
+      scanned = scanned + seen - before
       if #peeked < want then break end
     end
+    if seen > 0 then popped[#popped + 1], popped[#popped + 2] = pending, seen end
   end
 
+  redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
+    "PX", text(4 * lease_ms))
   if #ids > 0 then
     local expiry, leases = text(now_ms + lease_ms), {}
+    for n = 1, #ids do leases[2 * n - 1], leases[2 * n] = expiry, ids[n] end
     redis.call("SET", TOKEN, token)
-    for n = 1, #ids do
-      redis.call("HSET", hashes[n], "status", "processing", "token", token,
-        "attempts", counted[n], "started_at", now)
-      leases[2 * n - 1], leases[2 * n] = expiry, ids[n]
-    end
     if #ids > MANY then redis.call("ZADD", PROCESSING, expiry, TOO_LONG_FOR_A_LIST) end
     redis.call("ZADD", PROCESSING, unpack(leases))
     if #ids > MANY then redis.call("ZREM", PROCESSING, TOO_LONG_FOR_A_LIST) end
     redis.call("ZADD", CLAIMS, now, worker)
+    for n = 1, #ids do
+      redis.call("HSET", hashes[n], "status", "processing", "token", token,
+        "attempts", counted[n], "started_at", now)
+    end
   end
-  redis.call("SET", CLAIM .. worker, seq .. " " .. token .. " " .. table.concat(ids, " "),
-    "PX", text(4 * lease_ms))
+  for n = 1, #popped, 2 do redis.call("LTRIM", popped[n], "0", -popped[n + 1] - 1) end
 
   for _, ghost in ipairs(ghosts) do drop_ghost(ghost[1], ghost[2], forget_at) end
   for _, id in ipairs(bad) do
