@@ -22,7 +22,7 @@ FIELD = re.compile(r"(KEYS|ARGV|returns|uses)(?:\[(\d+)\])?\s+(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb: what its header says, the commands in it, its whole text and the SHA-1 that it is known by."""
+    """One verb: what its header says, the commands in it, its whole text and its SHA-1, for EVALSHA."""
 
     name: str
     summary: str
