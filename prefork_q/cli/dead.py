@@ -11,6 +11,7 @@ import click
 from prefork_q.cli.options import name
 from prefork_q.cli.output import cause, print_json, print_table, say
 from prefork_q.cli.reach import Reach, reaching
+from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import NotFound
 from prefork_q.inspector import PAGE_LIMIT
 from prefork_q.presentation import as_json, timestamp
@@ -47,13 +48,16 @@ def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
 
 @command.command("show")
 @click.argument("id")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @reaching
-def show(reach: Reach, id: str) -> None:
-    """Show the dead task ID, as JSON, with its error and traceback."""
+def show(reach: Reach, id: str, is_json: bool) -> None:
+    """Show the dead task ID, with its error and traceback."""
     task = reach.inspector.get(id)
-    if task is None or task.status is not Status.DEAD:
-        raise NotFound(f"task {id} {'does not exist' if task is None else f'is {task.status}, not dead'}")
-    print_json(as_json(task))
+    if task is None:
+        raise missing(id)
+    if task.status is not Status.DEAD:
+        raise NotFound(f"task {id} is {task.status}, not dead")
+    print_json(as_json(task)) if is_json else print_task(task)
 
 
 def selecting(function: Callable[..., object]) -> Callable[..., object]:

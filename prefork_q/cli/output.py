@@ -37,6 +37,12 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{name:<{width}}  {text}")
 
 
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines, a traceback say, with what could steer a terminal escaped."""
+    for line in text.splitlines():
+        click.echo(printable(line), err=err)
+
+
 def say(text: str) -> None:
     """Say something to the user that is no data."""
     click.echo(text, err=True)

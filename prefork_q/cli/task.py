@@ -12,7 +12,8 @@ from prefork_q.cli.explain import explain as reasons_for
 from prefork_q.cli.options import duration, name
 from prefork_q.cli.output import print_json, print_pairs, print_table, say
 from prefork_q.cli.reach import Reach, reaching
-from prefork_q.errors import Conflict, Invalid, NotFound
+from prefork_q.cli.record import missing, print_task
+from prefork_q.errors import Conflict, Invalid
 from prefork_q.presentation import as_json, timestamp
 from prefork_q.states import Status
 from prefork_q.strict_json import decode
@@ -58,8 +59,8 @@ def submit(reach: Reach, type_: str, payload: str, is_waiting: bool, is_json: bo
 @reaching
 def show(reach: Reach, id: str, is_json: bool) -> None:
     """Show the task ID."""
-    shown = as_json(_get(reach, id))
-    print_json(shown) if is_json else print_pairs((name.replace("_", " "), shown[name]) for name in shown)
+    task = _get(reach, id)
+    print_json(as_json(task)) if is_json else print_task(task)
 
 
 @command.command("wait")
@@ -87,7 +88,7 @@ def cancel(reach: Reach, id: str) -> None:
         case "ended":
             raise Conflict(f"task {id} has ended")
         case _:
-            raise _missing(id)
+            raise missing(id)
 
 
 @command.command("list")
@@ -150,9 +151,5 @@ def _read(text: str) -> dict[str, Any]:
 def _get(reach: Reach, id: str) -> TaskRecord:
     task = reach.inspector.get(id)
     if task is None:
-        raise _missing(id)
+        raise missing(id)
     return task
-
-
-def _missing(id: str) -> NotFound:
-    return NotFound(f"there is no task {id}")

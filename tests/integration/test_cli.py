@@ -145,6 +145,30 @@ def test_show_is_for_people_without_json(cli: Cli, client: Client) -> None:
     assert re.search(r'^payload +{"a": 1}$', ran.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("group", ["task", "dead"])
+def test_show_has_the_error_in_a_line_and_the_traceback_as_text_below(
+    cli: Cli, client: Client, broker: Broker, group: str
+) -> None:
+    id = client.submit("add", {}).id
+    (lease,) = claim(broker)
+    error = {
+        "type": "ValueError", "message": "as told\x1b[31m\nand more",
+        "traceback": 'Traceback:\n  File "a.py"\n\x1b[31mraise\n',
+        "cause": {"signal": 11, "stack": "in thread one\nin f"},
+    }  # fmt: skip
+    broker.fail(lease.id, lease.token, json.dumps(error).encode(), delay=None)
+
+    ran = cli(group, "show", id)
+
+    assert ran.code == 0, ran.err
+    assert re.search(r"^error +ValueError: as told\\x1b\[31m\\nand more$", ran.out, re.MULTILINE)
+    assert re.search(r'^cause +{"signal": 11}$', ran.out, re.MULTILINE)
+    assert ran.out.endswith(
+        '\n\nTraceback:\n  File "a.py"\n\\x1b[31mraise\n\nin thread one\nin f\n'
+    )
+    assert cli(group, "show", id, "--json").json["error"] == error
+
+
 def test_list_finds_by_status_type_and_queue(cli: Cli, client: Client) -> None:
     client.submit("add", {}, queue="low")
     delayed = client.submit("add", {}, queue="low", delay=60).id
@@ -325,7 +349,7 @@ def test_dead_show_is_for_dead_tasks_only(cli: Cli, client: Client, broker: Brok
     (dead,) = bury(client, broker, "add")
     alive = client.submit("add", {}).id
 
-    assert cli("dead", "show", dead).json["error"]["type"] == "ValueError"
+    assert cli("dead", "show", dead, "--json").json["error"]["type"] == "ValueError"
     assert cli("dead", "show", alive).code == 1
     assert cli("dead", "show", UNKNOWN).code == 1
 

@@ -402,6 +402,16 @@ def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_pat
     assert "collector" in ran.stdout
 
 
+def test_check_shows_a_traceback_as_text(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("from prefork_q import App\napp = App(\n")
+
+    ran = program("check", "wrong:app")
+
+    assert ran.returncode == 78
+    assert "\n    app = App(\n" in ran.stdout
+    assert "\\n" not in ran.stdout
+
+
 def test_check_tells_handlers_from_servers_by_its_exit_code(program: Program) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}"
 
