@@ -19,6 +19,10 @@ CONNECTION = ("redis_url", "redis_password_file", "namespace", "state_dir")
 """What every command takes that talks to Redis."""
 
 
+CONFIG_FILE = click.Path(readable=False, path_type=Path)
+"""Not looked at here: a file that cannot be read is a wrong configuration, as one that is wrong inside."""
+
+
 def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
     """Decorate a command with `--config` and the options (or the argument) called `names`.
 
@@ -29,8 +33,7 @@ def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         for option in reversed(chosen):
             function = _parameter(option)(function)
-        file = click.Path(exists=False, dir_okay=False, path_type=Path)
-        return click.option("--config", type=file, metavar="FILE", help="Configuration file (TOML).")(
+        return click.option("--config", type=CONFIG_FILE, metavar="FILE", help="Configuration file (TOML).")(
             function
         )
 

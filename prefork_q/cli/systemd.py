@@ -12,6 +12,7 @@ import click
 from prefork_q.cli.exits import EXIT_CODES
 from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.installation import CONFIG_FOLDER, EXAMPLE, LISTEN, USER, Installation, this_program
+from prefork_q.cli.options import CONFIG_FILE
 from prefork_q.cli.output import print_json, say
 from prefork_q.cli.verification import Verification, inferred
 from prefork_q.config import load
@@ -30,7 +31,7 @@ WHAT_NEXT = """Next, as root:
     help="All files into this folder, not where they belong.",
 )  # fmt: skip
 @click.option(
-    "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--config", type=CONFIG_FILE, metavar="FILE",
     help=f"Configuration file of the service.  [default: {CONFIG_FOLDER}/{EXAMPLE}]",
 )  # fmt: skip
 @click.option("--user", metavar="NAME", help=f"User and group of the service.  [default: {USER}]")

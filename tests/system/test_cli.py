@@ -115,6 +115,7 @@ def test_running_a_node_loads_no_redis_client_and_no_web_framework_into_the_mast
         ([HANDLERS, "--log-file", "/nosuch/folder/log"], "log_file"),
         ([HANDLERS, "--state-dir", "/proc/nosuch"], "state_dir"),
         ([HANDLERS, "--config", "nosuch.toml"], "nosuch.toml"),
+        ([HANDLERS, "--config", "."], "configuration file ."),
     ],
 )
 def test_a_wrong_configuration_is_refused(program: Program, arguments: list[str], told: str) -> None:
@@ -179,6 +180,15 @@ def test_what_the_api_and_the_command_line_say_of_a_task_is_the_same(embedded: N
     shown = embedded.cli("task", "show", id, "--json", "--state-dir", str(embedded.state_dir))
 
     assert json.loads(shown.stdout) == said
+
+
+def test_a_command_in_a_folder_without_a_service_says_so(program: Program, tmp_path: Path) -> None:
+    for command in ("task list", "queue list", "task submit add", "dead list"):
+        ran = program(*command.split())
+
+        assert (ran.returncode, ran.stdout) == (69, "")
+        assert f"no service runs with the state folder {tmp_path}/.prefork-q; start" in ran.stderr
+        assert "redis.sock" not in ran.stderr
 
 
 def test_tasks_survive_a_restart(embedded: Node) -> None:
