@@ -94,6 +94,11 @@ def _print_rich(headers: Sequence[str], rows: list[list[str]], numbers: Sequence
     Console().print(table)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 task, 1,200 tasks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def elapsed(seconds: float) -> str:
     """Return a time as people say it: 1 d 2 h, 3 h 4 min, 5 min 6 s, 7.8 s."""
     for size, unit, smaller_size, smaller in (

@@ -182,6 +182,16 @@ def test_what_the_api_and_the_command_line_say_of_a_task_is_the_same(embedded: N
     assert json.loads(shown.stdout) == said
 
 
+def test_what_the_api_and_the_command_line_say_of_queues_is_the_same(embedded: Node) -> None:
+    embedded.ended(embedded.submit("add", {"a": 1}))
+    said = embedded.http("GET", "/queues").json
+
+    listed = embedded.cli("queue", "list", "--json", "--state-dir", str(embedded.state_dir))
+
+    assert json.loads(listed.stdout) == said
+    assert said["queues"][0]["oldest_pending_age_s"] == 0.0
+
+
 def test_a_command_in_a_folder_without_a_service_says_so(program: Program, tmp_path: Path) -> None:
     for command in ("task list", "queue list", "task submit add", "dead list"):
         ran = program(*command.split())
