@@ -145,7 +145,7 @@ class Client:
         return Task(self, self._repeated(lambda: self._here().broker.submit([submission]))[0])
 
     def submit_many(self, tasks: Iterable[NewTask]) -> list[Task]:
-        """Submit tasks, in order. All are checked before the first is sent.
+        """Submit tasks, each a `NewTask(type, payload, ...)`, in order. All are checked before one is sent.
 
         They are sent in calls of up to 500, each of which stores all of its tasks or none. When one
         fails, the earlier ones are stored: with idempotency keys, submit all again. Without such keys

@@ -38,8 +38,14 @@ def scale(group_socket: str | None, socket: str | None, is_json: bool, to: str) 
     return _tell(question("scale", socket or group_socket, {"to": to}), is_json)
 
 
+def _worker(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise click.BadParameter(f"{value!r} is not a worker's number; `ctl workers` shows them")
+    return int(value)
+
+
 @click.command("restart", help=COMMANDS["restart"].help)
-@click.argument("worker", type=click.IntRange(min=0), metavar="WORKER")
+@click.argument("worker", callback=_worker, metavar="WORKER")
 @socket_option
 @json_option
 @click.pass_obj

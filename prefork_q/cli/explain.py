@@ -52,7 +52,8 @@ def _of_pending(task: TaskRecord, inspector: Inspector) -> list[Reason]:
     if ahead is None:
         reasons.append(Reason("behind", f"at least {SEARCHED:,} tasks are before it in queue {task.queue}"))
     elif ahead:
-        reasons.append(Reason("behind", f"{ahead:,} tasks are before it in queue {task.queue}"))
+        are = "task is" if ahead == 1 else "tasks are"
+        reasons.append(Reason("behind", f"{ahead:,} {are} before it in queue {task.queue}"))
     elif not reasons:
         reasons.append(Reason("next", f"it is the next of queue {task.queue}, as soon as a worker has room"))
     return reasons

@@ -55,7 +55,7 @@ def command(config: Path | None, **given: Any) -> int:
     TERM and INT stop the service: running tasks get the drain timeout, then are given back; a second
     one, or QUIT, gives them back at once. HUP reloads code and configuration with no gap. TSTP and CONT
     let the workers claim nothing more, and again. TTIN and TTOU are for one worker more or less. USR1
-    reopens the log file.
+    reopens the log file. USR2 writes the stacks of all workers to the log.
     """
 
     def read() -> Config:

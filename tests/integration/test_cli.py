@@ -372,7 +372,8 @@ def test_dead_retry_tells_of_those_that_are_not_dead(cli: Cli, client: Client, b
 
     assert ran.code == 1
     assert f"{alive} is not dead" in ran.err
-    assert f"{UNKNOWN} does not exist" in ran.err
+    assert f"there is no task {UNKNOWN}" in ran.err
+    assert "1 task retried" in ran.err
     assert client.get(dead).status == "pending"
 
 
@@ -427,6 +428,22 @@ def test_dead_delete_asks_first(cli: Cli, client: Client, broker: Broker) -> Non
     assert cli("task", "show", id).code == 1
 
 
+def test_dead_delete_asks_only_if_there_is_something_to_delete(
+    cli: Cli, client: Client, broker: Broker
+) -> None:
+    alive = client.submit("add", {}).id
+
+    ran = cli("dead", "delete", UNKNOWN, alive)
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        f"there is no task {UNKNOWN}", f"task {alive} is not dead", "0 tasks deleted",
+    ]  # fmt: skip
+
+    client.cancel(alive)
+    (dead,) = bury(client, broker, "add")
+    assert "Delete 1 dead task for good?" in cli("dead", "delete", UNKNOWN, dead, stdin="n\n").err
+
+
 def test_dead_delete_by_type_deletes_no_other(cli: Cli, client: Client, broker: Broker) -> None:
     ids = bury(client, broker, "add", "other")
 
@@ -445,7 +462,7 @@ def test_queues_are_listed_paused_and_resumed(cli: Cli, client: Client) -> None:
     assert (queue["name"], queue["pending"], queue["paused"]) == ("low", 1, True)
     assert cli("queue", "list").out.splitlines()[1].split()[:3] == ["low", "1", "yes"]
 
-    assert cli("queue", "resume", "low").code == 0
+    assert cli("queue", "resume", "low").err == "queue low is resumed\n"
     assert cli("queue", "list", "--json").json["queues"][0]["paused"] is False
 
 
