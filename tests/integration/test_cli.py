@@ -89,6 +89,27 @@ def test_submit_prints_the_id_alone_and_stores_the_payload(cli: Cli, client: Cli
     assert (task.type, task.payload, task.queue, task.max_attempts) == ("add", {"a": 1}, "low", 7)
 
 
+def test_submit_waits_no_longer_than_it_is_told(cli: Cli, client: Client) -> None:
+    ran = cli("task", "submit", "add", "--wait", "--timeout", "50ms")
+
+    assert (ran.code, ran.out) == (75, "")
+    id = ran.err.split()[1]
+    assert client.get(id).status == "pending"
+    assert cli("task", "submit", "add", "--timeout", "1s").code == 2
+
+
+def test_submit_warns_of_a_type_that_no_live_worker_knows(cli: Cli, broker: Broker) -> None:
+    node = {"ready": 1, "types": ["other"], "queues": ["default"], "host": "h", "version": "1"}
+    assert cli("task", "submit", "add").err == ""  # nobody lives who could know it
+
+    broker.register("n", node)
+    warned = cli("task", "submit", "add")
+    assert (warned.code, len(warned.out.split())) == (0, 1)
+    assert "no live worker knows the type add" in warned.err
+    assert cli("task", "submit", "add", "--json").err == ""
+    assert cli("task", "submit", "other").err == ""
+
+
 def test_submit_as_json_tells_the_status(cli: Cli) -> None:
     ran = cli("task", "submit", "add", "--delay", "5m", "--json")
 
