@@ -228,6 +228,9 @@ class Processor:
     # -- what became of it
 
     def _failed(self, held: Held, error: BaseException, ran: float) -> Outcome:
+        if type(error) is TaskTimeout and not error.args and held.lot.timeout:
+            # Set in the thread by its class: what is set from outside cannot have a text.
+            error.args = (f"ran longer than its timeout of {held.lot.timeout:g} s",)
         failure = describe(error)
         if self._is_final(held, error):
             return Outcome(held, "dead", ran, failure.text, None, failure.type, failure.message)
