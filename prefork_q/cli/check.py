@@ -15,7 +15,7 @@ import click
 from prefork_q.acl import rule
 from prefork_q.cli.exits import EXIT_CODES, FAILED
 from prefork_q.cli.findings import Finding, tell
-from prefork_q.cli.handlers import load_handlers
+from prefork_q.cli.handlers import doubt_of_queues, load_handlers
 from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.cli.output import print_json
 from prefork_q.config import Config, effective_redis_url, misspelt
@@ -33,7 +33,7 @@ from prefork_q.tokens import read_tokens
 
 
 @click.command("check")
-@config_options(("target", *CONNECTION))
+@config_options(("target", *CONNECTION, "queues"))
 @click.option("--acl", "is_acl", is_flag=True, help="Print the least rights that a user of Redis needs.")
 @click.option(
     "--config-only", "is_config_only", is_flag=True,
@@ -96,6 +96,9 @@ def of_handlers(config: Config) -> Iterator[Finding]:
         yield Finding("handlers", "failed", str(error), error.code)
         return
     yield Finding("handlers", "ok", f"{len(app.handlers)}: {', '.join(app.handlers)}")
+    doubt = doubt_of_queues(app, config)
+    if doubt is not None:
+        yield Finding("handlers", "warning", doubt)
     threads, sockets = other_threads(), len(open_sockets() - before)
     if threads or sockets:
         left = f"threads: {', '.join(threads)}" if threads else f"{sockets} open sockets"

@@ -18,6 +18,7 @@ from prefork_q.master.settings import EntryPoint, Entrypoints, MasterSettings
 from prefork_q.store import StoreSettings, run_store
 
 if TYPE_CHECKING:
+    from prefork_q.app import App
     from prefork_q.keeper import KeeperSettings
     from prefork_q.worker.worker import WorkerSettings
 
@@ -48,7 +49,7 @@ class Roles:
         # All before the handlers: the folder that they come from may have a module of a name that is needed
         # here, and comes first.
         from prefork_q.api import run_api
-        from prefork_q.cli.handlers import run_template_hooks
+        from prefork_q.cli.handlers import run_template_hooks, warn_of_queues
         from prefork_q.scripts import scripts
         from prefork_q.template import Template, TemplateSettings
         from prefork_q.worker.worker import run_worker
@@ -57,11 +58,22 @@ class Roles:
         settings = worker_settings(config)
         # Read here they are shared by all; the call keeps them.
         scripts()
+
+        def on_start(app: App) -> None:
+            warn_of_queues(app, config, events)
+            run_template_hooks(app)
+
+        def worker(newborn: Birth, app: App) -> int:
+            # What this process does not import it cannot look at: one of the workers does.
+            if newborn.slot == 0 and not birth.may_preload:
+                warn_of_queues(app, config, events)
+            return run_worker(newborn, app, settings, events)
+
         template = Template(
             load=self._load,
-            worker=lambda newborn, app: run_worker(newborn, app, settings, events),
+            worker=worker,
             api=lambda newborn, app: run_api(newborn, config, app, events),
-            on_start=run_template_hooks,
+            on_start=on_start,
             settings=TemplateSettings(config.preload, self.settings.keep_fds),
             events=events,
         )

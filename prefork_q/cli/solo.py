@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 from prefork_q.api.process import ApiProcess
 from prefork_q.app import App
 from prefork_q.cli.conductor import API, KEEPER, WORKER, Conductor
-from prefork_q.cli.handlers import load_handlers, run_template_hooks
+from prefork_q.cli.handlers import load_handlers, run_template_hooks, warn_of_queues
 from prefork_q.cli.roles import LOG_PATIENCE, keeper_settings, worker_settings
 from prefork_q.config import Config
 from prefork_q.control.server import ControlServer
@@ -101,6 +101,7 @@ def run_alone(
     try:
         app = load(config)
         warn_of_time_limits(app, events)
+        warn_of_queues(app, config, events)
         return Solo(config, app, board, listeners, events, control, server).run()
     finally:
         if server is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -420,6 +421,17 @@ def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_pat
 
     assert ran.returncode == 0
     assert "collector" in ran.stdout
+
+
+def test_check_warns_of_handlers_whose_queue_nobody_works_on(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "from prefork_q import App\napp = App()\n@app.task('fetch', queue='slow')\ndef fetch(): ...\n"
+    )
+
+    ran = program("check", "slow:app")
+    assert ran.returncode == 0
+    assert re.search(r"^warning  handlers .* fetch \(slow\): add them to --queues", ran.stdout, re.MULTILINE)
+    assert "warning" not in program("check", "slow:app", "--queues", "default,slow").stdout
 
 
 def test_check_shows_a_traceback_as_text(program: Program, tmp_path: Path) -> None:
