@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from prefork_q.acl import rule
 from prefork_q.cli.exits import EXIT_CODES, FAILED
 from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.handlers import doubt_of_queues, load_handlers
+from prefork_q.cli.log import require_log_file
 from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.cli.output import print_json
-from prefork_q.config import Config, effective_redis_url, misspelt
+from prefork_q.config import Config, effective_redis_url, misspelt, require_ctl_folder
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
 from prefork_q.events import mask_url
+from prefork_q.folder import require_possible
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from prefork_q.layout import LAYOUT, wrong_layout
@@ -73,13 +76,22 @@ def of_options(config: Config) -> Iterator[Finding]:
     doubt = doubt_of_lease(config.lease)
     if doubt is not None:
         yield Finding("configuration", "warning", doubt)
-    try:
-        config.require_socket_paths()
-        effective_redis_url(config)
-        if config.token_file:
-            read_tokens(config.token_file)
-    except PreforkQError as error:
-        yield Finding("configuration", "failed", str(error), error.code)
+    checks: list[Callable[[], object]] = [
+        config.require_socket_paths,
+        partial(require_ctl_folder, config, os.environ),
+        partial(effective_redis_url, config),
+    ]
+    if config.needs_state_dir:
+        checks.append(partial(require_possible, config.state_dir))
+    if config.log_file is not None:
+        checks.append(partial(require_log_file, config.log_file))
+    if config.token_file:
+        checks.append(partial(read_tokens, config.token_file))
+    for check in checks:
+        try:
+            check()
+        except PreforkQError as error:
+            yield Finding("configuration", "failed", str(error), error.code)
 
 
 def of_handlers(config: Config) -> Iterator[Finding]:

@@ -117,6 +117,8 @@ def test_running_a_node_loads_no_redis_client_and_no_web_framework_into_the_mast
         ([HANDLERS, "--state-dir", "/proc/nosuch"], "state_dir"),
         ([HANDLERS, "--config", "nosuch.toml"], "nosuch.toml"),
         ([HANDLERS, "--config", "."], "configuration file ."),
+        (["handlers"], "TARGET: 'handlers': write package.module:attribute"),
+        ([HANDLERS, "--ctl-socket", "nosuch/ctl.sock"], "nosuch: make it, or choose another path"),
     ],
 )
 def test_a_wrong_configuration_is_refused(program: Program, arguments: list[str], told: str) -> None:
@@ -409,6 +411,26 @@ def test_check_and_the_start_warn_of_a_short_lease(
     assert "take 18 s or more" in short.wait_event("lease_short", level="warning")["reason"]
     enough = start_node(workers=1, lease="18s", no_http=True)
     assert not enough.events("lease_short")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("TARGET", "handlers", "PREFORK_Q_TARGET: 'handlers': write package.module:attribute"),
+        ("LOG_FILE", "/nosuch/log", "log_file '/nosuch/log': there is no folder /nosuch"),
+        ("STATE_DIR", "/dev/null/state", "state_dir '/dev/null/state': Not a directory: /dev/null"),
+        ("CTL_SOCKET", "/nosuch/ctl.sock", "ctl_socket: there is no folder /nosuch"),
+    ],
+)
+def test_check_of_the_configuration_alone_refuses_what_run_refuses(
+    program: Program, variable: str, value: str, told: str
+) -> None:
+    for command in (["check", "--config-only"], ["run", *([HANDLERS] if variable != "TARGET" else [])]):
+        ran = program(*command, **{f"PREFORK_Q_{variable}": value})
+
+        assert ran.returncode == 78
+        assert told in ran.stdout + ran.stderr
+    assert not Path("/nosuch").exists()
 
 
 def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_path: Path) -> None:
