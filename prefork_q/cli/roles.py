@@ -15,7 +15,7 @@ from prefork_q.config import Config, effective_redis_url
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.master.settings import EntryPoint, Entrypoints, MasterSettings
-from prefork_q.store import StoreSettings, run_store
+from prefork_q.store import StoreSettings, last_words, run_store
 
 if TYPE_CHECKING:
     from prefork_q.app import App
@@ -43,7 +43,18 @@ class Roles:
 
     def _store(self) -> EntryPoint | None:
         settings = self.store
-        return None if settings is None else lambda birth: run_store(birth, settings)
+        if settings is None:
+            return None
+
+        def run(birth: Birth) -> int:
+            # The process becomes the server, so what made that one fail is told by the next.
+            reason = last_words(settings.state_dir)
+            if reason is not None:
+                log = self._log().with_process(role="store", pid=os.getpid())
+                log.emit("store_had_failed", level="error", reason=reason)
+            return run_store(birth, settings)
+
+        return run
 
     def _template(self, birth: Birth) -> int:
         # All before the handlers: the folder that they come from may have a module of a name that is needed

@@ -155,3 +155,27 @@ def test_a_node_warns_once_of_handlers_whose_queue_it_does_not_work_on(
     assert "fetch (slow): add them to --queues" in event["detail"]
 
     assert not started(queues="default,slow").events("queues_left_out")
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": None, "no_fork": True}], ids=["master", "solo"])
+def test_an_embedded_server_that_cannot_read_its_folder_is_quoted(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    node = Node(None, tmp_path / "node", **options)
+    try:
+        node.start(wait_ready=False)
+        node.wait_event("running")
+        assert node.stop() == 0
+        assert not node.events("store_had_failed")
+        (base,) = (node.state_dir / "appendonlydir").glob("*.base.*")
+        base.write_bytes(b"nonsense")
+
+        node.start(wait_ready=False)
+        told = node.wait_event("failed", role="store") if options else node.wait_event("store_had_failed")
+
+        assert told["level"] == "error"
+        assert "Bad file format" in told["reason"]
+        assert str(node.state_dir / "store.log") in told["reason"]
+    finally:
+        node.close()
+        print(node.log_end())
