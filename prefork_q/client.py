@@ -113,7 +113,9 @@ class Client:
         timeout: float | timedelta | None = None,
         idempotency_key: str | None = None,
     ) -> Task:
-        """Submit a task by the name of its type; what its handler says of options is not known here.
+        """Submit a task by the name of its type. The handler is not known here: its queue and attempts are
+        not taken, and a payload that does not fit it shows when the task runs. HTTP and a handler's own
+        `submit` know it.
 
         Args:
             type: the name of the handler.

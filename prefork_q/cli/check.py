@@ -47,7 +47,8 @@ def command(config: Path | None, is_acl: bool, is_config_only: bool, is_json: bo
     """Check the configuration, the handlers TARGET and the server, without starting anything.
 
     With --acl nothing is checked: a command for Redis is printed that makes a user which may do what
-    prefork-q does in this namespace, and nothing else. Put a password in the place of PASSWORD.
+    prefork-q does in this namespace, and nothing else. Write it to a file, put a password in the place of
+    PASSWORD there, and feed it to redis-cli (redis-cli < FILE): a shell would take its words apart.
 
     Exit codes: 0 it can work, there may be warnings; 78 the configuration or the handlers are wrong;
     69 the server cannot be reached.

@@ -47,7 +47,8 @@ LEAST_THREADS = 16
 def command(config: Path | None, **given: Any) -> int:
     """Run the service in the foreground: master, workers, keeper, API and, without a URL, a server.
 
-    TARGET names the handlers: package.module:attribute or path/to/file.py:attribute.
+    TARGET names the handlers: package.module:attribute or path/to/file.py:attribute. It is also the key
+    target and the variable PREFORK_Q_TARGET.
 
     Each option is also a key in the configuration file and a variable: --drain-timeout is
     drain_timeout and PREFORK_Q_DRAIN_TIMEOUT. Flags beat variables, which beat the file.
