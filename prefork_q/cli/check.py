@@ -20,6 +20,7 @@ from prefork_q.cli.handlers import doubt_of_queues, load_handlers
 from prefork_q.cli.log import require_log_file
 from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.cli.output import print_json
+from prefork_q.cli.parameters import json_option
 from prefork_q.config import Config, effective_redis_url, misspelt, require_ctl_folder
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
@@ -42,7 +43,7 @@ from prefork_q.tokens import read_tokens
     "--config-only", "is_config_only", is_flag=True,
     help="Check the configuration and the files that it names; import no handlers, ask no server.",
 )  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(config: Path | None, is_acl: bool, is_config_only: bool, is_json: bool, **given: Any) -> int:
     """Check the configuration, the handlers TARGET and the server, without starting anything.
 

@@ -10,6 +10,7 @@ import click
 
 from prefork_q.cli.options import name
 from prefork_q.cli.output import cause, counted, print_json, print_table, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import NotFound
@@ -26,7 +27,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--type", "type_", callback=name, metavar="TYPE", help="Only tasks of this type.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @reaching
 def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
     """List dead tasks, the newest first."""
@@ -46,7 +47,7 @@ def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
 
 @command.command("show")
 @click.argument("id")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @reaching
 def show(reach: Reach, id: str, is_json: bool) -> None:
     """Show the dead task ID, with its error and traceback."""

@@ -11,7 +11,6 @@ import click
 
 from prefork_q.config import OPTIONS, Config, Option, load
 from prefork_q.keys import NAME, NAME_RULE
-from prefork_q.units import parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,14 +46,6 @@ def load_config(config: Path | None, given: dict[str, Any]) -> Config:
         ConfigurationError: it is wrong; the text says where.
     """
     return load(given, os.environ, config)
-
-
-def duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn what an option was given, such as 500ms, 30, 30s, 5m, into seconds; a callback of click's."""
-    try:
-        return None if value is None else parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def name(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

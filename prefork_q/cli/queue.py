@@ -7,6 +7,7 @@ import time
 import click
 
 from prefork_q.cli.output import counted, print_json, print_table, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.errors import NotFound
 from prefork_q.presentation import queue_as_json
@@ -20,7 +21,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @reaching
 def list_(reach: Reach, is_json: bool) -> None:
     """List the queues that tasks were ever submitted to."""

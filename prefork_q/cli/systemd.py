@@ -15,6 +15,7 @@ from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.installation import CONFIG_FOLDER, EXAMPLE, LISTEN, USER, Installation, this_program
 from prefork_q.cli.options import CONFIG_FILE
 from prefork_q.cli.output import print_json, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.verification import Verification, inferred
 from prefork_q.config import load
 from prefork_q.errors import ConfigurationError
@@ -63,7 +64,7 @@ WHAT_NEXT = """Next, as root:
     help="Also a drop-in for systemd 253 and newer: reload by SIGHUP. A failed reload is then told in the "
     "journal only.",
 )  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     is_check: bool,
     output: Path | None,

@@ -11,8 +11,9 @@ import click
 
 from prefork_q.cli.explain import explain as reasons_for
 from prefork_q.cli.explain import is_unknown
-from prefork_q.cli.options import duration, name
+from prefork_q.cli.options import name
 from prefork_q.cli.output import print_json, print_pairs, print_table, say
+from prefork_q.cli.parameters import duration, json_option
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import Conflict, Invalid, Unavailable
@@ -20,8 +21,6 @@ from prefork_q.presentation import as_json, timestamp
 from prefork_q.states import Status
 from prefork_q.strict_json import decode
 from prefork_q.task import TaskRecord
-
-json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("task")

@@ -11,9 +11,9 @@ import click
 from prefork_q.cli.asking import TIMEOUT, find_socket, question, socket_option
 from prefork_q.cli.exits import TIMED_OUT
 from prefork_q.cli.output import elapsed, mebibytes, printable
+from prefork_q.cli.parameters import duration
 from prefork_q.cli.showing import show_status
 from prefork_q.control.client import NoAnswer, NotRunning, ask
-from prefork_q.units import parse_duration
 
 LEAST_INTERVAL = 0.1
 GAP = 2
@@ -25,16 +25,9 @@ LESS_VALUED = ("pss", "gen", "held", "pid", "failed", "rss", "completed")
 COLOURS = {"ready": "green", "draining": "yellow", "starting": "cyan", "backoff": "red"}
 
 
-def _interval(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return max(LEAST_INTERVAL, parse_duration(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command("top")
 @click.option(
-    "--interval", default="1s", callback=_interval, metavar="DURATION", show_default=True,
+    "--interval", default="1s", callback=duration, metavar="DURATION", show_default=True,
     help="Time between two looks.",
 )  # fmt: skip
 @socket_option
@@ -48,7 +41,7 @@ def top(group_socket: str | None, socket: str | None, interval: float) -> int:
     if not sys.stdout.isatty():
         show_status(status)
         return 0
-    watch(path, status, interval)
+    watch(path, status, max(LEAST_INTERVAL, interval))
     return 0
 
 
