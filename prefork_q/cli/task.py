@@ -54,7 +54,7 @@ def submit(
     """Submit a task of TYPE; JSON is its payload, an object (`-`: read it from stdin).
 
     Prints the id, or with --wait the result. The handlers are not known here: what is not given of queue
-    and attempts is the default above, whatever the handler declares, and a payload that does not fit its
+    and attempts is the default below, whatever the handler declares, and a payload that does not fit its
     handler shows when the task runs.
     """
     if timeout is not None and not is_waiting:
