@@ -113,7 +113,9 @@ class Client:
         timeout: float | timedelta | None = None,
         idempotency_key: str | None = None,
     ) -> Task:
-        """Submit a task by the name of its type; what its handler says of options is not known here.
+        """Submit a task by the name of its type. The handler is not known here: its queue and attempts are
+        not taken, and a payload that does not fit it shows when the task runs. HTTP and a handler's own
+        `submit` know it.
 
         Args:
             type: the name of the handler.
@@ -145,7 +147,7 @@ class Client:
         return Task(self, self._repeated(lambda: self._here().broker.submit([submission]))[0])
 
     def submit_many(self, tasks: Iterable[NewTask]) -> list[Task]:
-        """Submit tasks, in order. All are checked before the first is sent.
+        """Submit tasks, each a `NewTask(type, payload, ...)`, in order. All are checked before one is sent.
 
         They are sent in calls of up to 500, each of which stores all of its tasks or none. When one
         fails, the earlier ones are stored: with idempotency keys, submit all again. Without such keys

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,8 +20,19 @@ from prefork_q.option_types import QueueSpec
 from prefork_q.options import OPTIONS, PREFIX, Config, Option, effective_redis_url
 from prefork_q.places import credential, default_ctl_socket, default_state_dir
 
-__all__ = ["OPTIONS", "Config", "Option", "QueueSpec", "effective_redis_url", "load", "misspelt"]
+__all__ = [
+    "OPTIONS",
+    "Config",
+    "Option",
+    "QueueSpec",
+    "effective_redis_url",
+    "load",
+    "misspelt",
+    "require_ctl_folder",
+]
 
+FLAG = "--{flag}"
+ARGUMENTS = {option.name for option in OPTIONS if option.kind == "argument"}
 SWITCH = {
     "1": True,
     "true": True,
@@ -45,7 +57,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     named = environ.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
     layers = [
-        Layer({k: v for k, v in flags.items() if v is not None and v != ()}, "--{flag}"),
+        Layer({k: v for k, v in flags.items() if v is not None and v != ()}, FLAG),
         Layer(_from_environment(environ), PREFIX + "{env}"),
         Layer(_from_file(path) if path else {}, f"{{key}} in {path}"),
     ]
@@ -70,6 +82,8 @@ class Layer:
     pattern: str
 
     def spell(self, name: str) -> str:
+        if self.pattern == FLAG and name in ARGUMENTS:
+            return name.upper()
         return self.pattern.format(flag=name.replace("_", "-"), env=name.upper(), key=name)
 
     def is_set(self, switch: str) -> bool:
@@ -81,8 +95,21 @@ class Layer:
     def require_known(self) -> None:
         for name in self.values:
             if name not in Config.model_fields:
-                hint = _nearest(name, Config.model_fields)
+                nearest = _nearest(name, Config.model_fields)
+                hint = f": did you mean {nearest}?" if nearest else ""
                 raise ConfigurationError(f"unknown option {self.spell(name)}{hint}")
+
+
+def require_ctl_folder(config: Config, environ: Mapping[str, str]) -> None:
+    """Check that the folder of the control socket is there; the state folder and the default one are made.
+
+    Raises:
+        ConfigurationError: it is not, and would be made wherever a slip of the pen has put it.
+    """
+    folder = config.ctl_socket.parent
+    usual = Path(default_ctl_socket(environ, str(config.state_dir))).absolute().parent
+    if folder not in (config.state_dir, usual) and not os.path.isdir(folder):
+        raise ConfigurationError(f"ctl_socket: there is no folder {folder}: make it, or choose another path")
 
 
 def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -90,11 +117,13 @@ def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     No error: others may own such names (Kubernetes makes PREFORK_Q_PORT of a service's name).
     """
-    known = {option.env for option in OPTIONS} | {f"{PREFIX}CONFIG"}
+    known = {option.name.upper() for option in OPTIONS} | {"CONFIG"}
+    # Without what all have in common: that alone would make any two of them look alike.
+    given = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     return tuple(
-        f"{name} is no option and has no effect{hint}"
-        for name in sorted(environ)
-        if name.startswith(PREFIX) and name not in known and (hint := _nearest(name, known))
+        f"{PREFIX}{name} is no option and has no effect: did you mean {PREFIX}{nearest}?"
+        for name in given
+        if name not in known and (nearest := _nearest(name, known))
     )
 
 
@@ -203,6 +232,5 @@ def _told(problem: Any, origins: Mapping[str, str]) -> str:
     return f"{origins.get(name, fallback)}: {detail}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f": did you mean {matches[0]}?" if matches else ""
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), None)

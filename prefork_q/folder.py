@@ -47,6 +47,7 @@ def acquire_state_folder(state_dir: Path) -> LockedFolder:
             everybody, or cannot be made.
     """
     path = state_dir.absolute()
+    require_possible(path)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _secure(path)
@@ -59,6 +60,17 @@ def acquire_state_folder(state_dir: Path) -> LockedFolder:
             "stop it, or choose another folder with --state-dir"
         )
     return LockedFolder(path, descriptor)
+
+
+def require_possible(state_dir: Path) -> None:
+    """Check that the state folder is there or could be made, as far as that is the same for every user.
+
+    Raises:
+        ConfigurationError: something in its path is no folder.
+    """
+    there = next(path for path in (state_dir, *state_dir.parents) if os.path.lexists(path))
+    if not os.path.isdir(there):
+        raise ConfigurationError(f"state_dir {str(state_dir)!r}: Not a directory: {there}")
 
 
 def _secure(path: Path) -> None:

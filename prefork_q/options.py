@@ -170,6 +170,16 @@ class Config(BaseModel):
         bool, Opt("Do all in one process: for debuggers and breakpoints.", None, "switch")
     ] = False
 
+    @field_validator("target")
+    @classmethod
+    def _names_an_attribute(cls, target: str | None) -> str | None:
+        place, _, attribute = (target or "").rpartition(":")
+        if target is not None and not (place and attribute):
+            raise ValueError(
+                f"{target!r}: write package.module:attribute or path/to/file.py:attribute, as in handlers:app"
+            )
+        return target
+
     @field_validator("http")
     @classmethod
     def _is_guarded(cls, http: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -198,6 +208,11 @@ class Config(BaseModel):
                 require_socket_path(str(path))
             except ValueError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
+
+    @property
+    def needs_state_dir(self) -> bool:
+        """Whether a node puts anything into the state folder."""
+        return self.embedded or self.state_dir in self.ctl_socket.parents
 
     @property
     def store_socket(self) -> Path:

@@ -1,10 +1,11 @@
-"""Tasks as the JSON that people and programs are shown: the API and the command line say the same."""
+"""Tasks and queues as the JSON that people and programs see: the API and the command line say the same."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
+from prefork_q.inspector import QueueCounts
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
 
@@ -44,6 +45,17 @@ def as_json(task: TaskRecord) -> dict[str, Any]:
     if task.is_cancel_requested and not task.status.has_ended:
         shown["cancel_requested"] = True
     return shown
+
+
+def queue_as_json(queue: QueueCounts) -> dict[str, Any]:
+    """Return a queue as JSON's own types; where nothing waits the age is 0."""
+    return {
+        "name": queue.name,
+        "pending": queue.pending,
+        "paused": queue.is_paused,
+        "submitted_total": queue.submitted,
+        "oldest_pending_age_s": queue.oldest_pending_age or 0.0,
+    }
 
 
 def timestamp(seconds: float) -> str:

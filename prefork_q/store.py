@@ -29,6 +29,12 @@ OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 
 EX_TEMPFAIL = 75
 
+LOG = "store.log"
+LOG_END = 16_384
+"""Bytes at the end of the server's log that are searched for its last words."""
+LOG_LINE = re.compile(r"\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ ([.*#-]) (.*)")
+"""A line of the server's log: process, role, time, level (# is its highest), text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
@@ -124,6 +130,23 @@ def socket_path(state_dir: Path) -> Path:
     return path
 
 
+def last_words(state_dir: Path) -> str | None:
+    """Return what the server said last if it ended with an error, and where its log is; else None."""
+    path = state_dir.absolute() / LOG
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_END))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    # What has no head is part of a report that follows such a line.
+    heads = (match.groups() for line in reversed(lines) if (match := LOG_LINE.match(line)))
+    level, text = next(heads, ("", ""))
+    if level != "#" or "bye bye" in text or text.startswith("WARNING"):
+        return None
+    return f"{text} (see {path}, or {path.name}.old after its next start)"
+
+
 def run_store(birth: Birth, settings: StoreSettings) -> int:
     """Become the server. Entry point of the store's process; returns only if that fails.
 
@@ -151,7 +174,7 @@ def become_server(settings: StoreSettings) -> int:
     os.umask(0o077)
     config = folder / "store.conf"
     _write_private(config, configuration(folder))
-    _keep_last_log(folder / "store.log")
+    _keep_last_log(folder / LOG)
     # A terminal's Ctrl-C reaches the whole group. The server would catch an INT that is merely
     # ignored, and leave before the workers have written their outcomes: so INT stays blocked.
     ignore_node_signals()
@@ -172,7 +195,7 @@ def configuration(folder: Path) -> str:
         f"unixsocket {_quoted(unix_socket)}",
         "unixsocketperm 600",
         f"dir {_quoted(folder)}",
-        f"logfile {_quoted(folder / 'store.log')}",
+        f"logfile {_quoted(folder / LOG)}",
         "loglevel notice",
         'proc-title-template "prefork-q: store {unixsocket}"',
         "daemonize no",

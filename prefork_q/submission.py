@@ -49,11 +49,19 @@ class NewTask:
 
 
 def prepare_all(news: Iterable[NewTask], *, payload_limit: int) -> list[Submission]:
-    """Return the submissions of new tasks, in order; raises what `prepare` does, for the first wrong one."""
+    """Return the submissions of new tasks, in order.
+
+    Raises:
+        Invalid: one is no NewTask.
+        Invalid, TooLarge: as `prepare` does, for the first wrong one.
+    """
     prepared: list[Submission] = []
     left = iter(news)
     # A few at a time: what a generator makes is let go before Python's collector walks through it.
     while some := list(islice(left, 250)):
+        for kind in set(map(type, some)):
+            if not issubclass(kind, NewTask):
+                raise Invalid(f"each task is a NewTask(type, payload, ...), not a {kind.__name__}")
         ids = new_id.many(len(some))
         prepared += [prepare(new, id, payload_limit=payload_limit) for new, id in zip(some, ids, strict=True)]
     return prepared

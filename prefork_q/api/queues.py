@@ -8,6 +8,7 @@ from prefork_q.api.problems import Problem
 from prefork_q.api.reading import Environ, read_options, read_query
 from prefork_q.broker import Broker
 from prefork_q.inspector import Inspector
+from prefork_q.presentation import queue_as_json
 
 NO_BODY = 1024
 """Bytes that are looked at where no body belongs."""
@@ -30,17 +31,7 @@ class Queues:
     def all(self, environ: Environ) -> Answer:
         """All queues that a task was ever submitted to."""
         read_query(environ, ())
-        queues = [
-            {
-                "name": queue.name,
-                "pending": queue.pending,
-                "paused": queue.is_paused,
-                "submitted_total": queue.submitted,
-                "oldest_pending_age_s": queue.oldest_pending_age or 0.0,
-            }
-            for queue in self._inspector.counts().queues
-        ]
-        return json_answer({"queues": queues})
+        return json_answer({"queues": [queue_as_json(one) for one in self._inspector.counts().queues]})
 
     def pause(self, environ: Environ, name: str) -> Answer:
         """Nothing more is claimed from it; what runs goes on."""

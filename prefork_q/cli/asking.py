@@ -22,8 +22,6 @@ socket_option = click.option(
     help="The master's control socket.  [default: $PREFORK_Q_CTL_SOCKET, else as `run` chooses it]",
 )
 
-json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-
 
 def find_socket() -> str:
     """Return the control socket that the environment names, or that `run` would choose in it.

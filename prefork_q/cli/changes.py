@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from prefork_q.cli.asking import TIMEOUT, find_socket, json_option, question, socket_option
+from prefork_q.cli.asking import TIMEOUT, find_socket, question, socket_option
 from prefork_q.cli.exits import FAILED, TIMED_OUT
 from prefork_q.cli.output import print_json, print_pairs, printable, say
+from prefork_q.cli.parameters import duration, json_option
 from prefork_q.control.client import NoAnswer, NotRunning, ask
 from prefork_q.control.commands import COMMANDS
-from prefork_q.units import parse_duration
 
 PAUSE = 0.1
 """Seconds between two questions while something is waited for."""
@@ -38,8 +38,14 @@ def scale(group_socket: str | None, socket: str | None, is_json: bool, to: str) 
     return _tell(question("scale", socket or group_socket, {"to": to}), is_json)
 
 
+def _worker(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise click.BadParameter(f"{value!r} is not a worker's number; `ctl workers` shows them")
+    return int(value)
+
+
 @click.command("restart", help=COMMANDS["restart"].help)
-@click.argument("worker", type=click.IntRange(min=0), metavar="WORKER")
+@click.argument("worker", callback=_worker, metavar="WORKER")
 @socket_option
 @json_option
 @click.pass_obj
@@ -47,17 +53,10 @@ def restart(group_socket: str | None, socket: str | None, is_json: bool, worker:
     return _tell(question("restart", socket or group_socket, {"worker": worker}), is_json)
 
 
-def _timeout(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command("reload", help=COMMANDS["reload"].help)
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait until it is done; exit 1 if it fails.")
 @click.option(
-    "--timeout", default="5m", callback=_timeout, metavar="DURATION", show_default=True,
+    "--timeout", default="5m", callback=duration, metavar="DURATION", show_default=True,
     help="With --wait: wait no longer than this; exit 75, while the reload goes on.",
 )  # fmt: skip
 @socket_option

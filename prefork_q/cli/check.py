@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ import click
 from prefork_q.acl import rule
 from prefork_q.cli.exits import EXIT_CODES, FAILED
 from prefork_q.cli.findings import Finding, tell
-from prefork_q.cli.handlers import load_handlers
+from prefork_q.cli.handlers import doubt_of_queues, load_handlers
+from prefork_q.cli.log import require_log_file
 from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.cli.output import print_json
-from prefork_q.config import Config, effective_redis_url, misspelt
+from prefork_q.cli.parameters import json_option
+from prefork_q.config import Config, effective_redis_url, misspelt, require_ctl_folder
 from prefork_q.connection import connect
 from prefork_q.errors import ConfigurationError, PreforkQError, Unavailable
 from prefork_q.events import mask_url
+from prefork_q.folder import require_possible
 from prefork_q.inspector import Inspector
 from prefork_q.keys import Keys
 from prefork_q.layout import LAYOUT, wrong_layout
@@ -33,18 +37,19 @@ from prefork_q.tokens import read_tokens
 
 
 @click.command("check")
-@config_options(("target", *CONNECTION))
+@config_options(("target", *CONNECTION, "queues"))
 @click.option("--acl", "is_acl", is_flag=True, help="Print the least rights that a user of Redis needs.")
 @click.option(
     "--config-only", "is_config_only", is_flag=True,
     help="Check the configuration and the files that it names; import no handlers, ask no server.",
 )  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(config: Path | None, is_acl: bool, is_config_only: bool, is_json: bool, **given: Any) -> int:
     """Check the configuration, the handlers TARGET and the server, without starting anything.
 
     With --acl nothing is checked: a command for Redis is printed that makes a user which may do what
-    prefork-q does in this namespace, and nothing else. Put a password in the place of PASSWORD.
+    prefork-q does in this namespace, and nothing else. Write it to a file, put a password in the place of
+    PASSWORD there, and feed it to redis-cli (redis-cli < FILE): a shell would take its words apart.
 
     Exit codes: 0 it can work, there may be warnings; 78 the configuration or the handlers are wrong;
     69 the server cannot be reached.
@@ -73,13 +78,22 @@ def of_options(config: Config) -> Iterator[Finding]:
     doubt = doubt_of_lease(config.lease)
     if doubt is not None:
         yield Finding("configuration", "warning", doubt)
-    try:
-        config.require_socket_paths()
-        effective_redis_url(config)
-        if config.token_file:
-            read_tokens(config.token_file)
-    except PreforkQError as error:
-        yield Finding("configuration", "failed", str(error), error.code)
+    checks: list[Callable[[], object]] = [
+        config.require_socket_paths,
+        partial(require_ctl_folder, config, os.environ),
+        partial(effective_redis_url, config),
+    ]
+    if config.needs_state_dir:
+        checks.append(partial(require_possible, config.state_dir))
+    if config.log_file is not None:
+        checks.append(partial(require_log_file, config.log_file))
+    if config.token_file:
+        checks.append(partial(read_tokens, config.token_file))
+    for check in checks:
+        try:
+            check()
+        except PreforkQError as error:
+            yield Finding("configuration", "failed", str(error), error.code)
 
 
 def of_handlers(config: Config) -> Iterator[Finding]:
@@ -96,6 +110,9 @@ def of_handlers(config: Config) -> Iterator[Finding]:
         yield Finding("handlers", "failed", str(error), error.code)
         return
     yield Finding("handlers", "ok", f"{len(app.handlers)}: {', '.join(app.handlers)}")
+    doubt = doubt_of_queues(app, config)
+    if doubt is not None:
+        yield Finding("handlers", "warning", doubt)
     threads, sockets = other_threads(), len(open_sockets() - before)
     if threads or sockets:
         left = f"threads: {', '.join(threads)}" if threads else f"{sockets} open sockets"

@@ -38,7 +38,9 @@ API_PATIENCE: Final = 0.5
 
 
 class Conductor:
-    """`has_store_ended` tells whether the embedded server, if there is one, has ended. Durations in s."""
+    """`end_of_store` tells of the end of the embedded server, None while it lives or if there is none.
+    Durations in s.
+    """
 
     def __init__(
         self,
@@ -48,14 +50,14 @@ class Conductor:
         *,
         version: str,
         drain_timeout: float,
-        has_store_ended: Callable[[], bool],
+        end_of_store: Callable[[], str | None],
     ) -> None:
         self._slot = slot
         self._control = control
         self._events = events
         self._version = version
         self._drain_timeout = drain_timeout
-        self._has_store_ended = has_store_ended
+        self._end_of_store = end_of_store
         self._began = boot_time()
         self._channels: dict[str, Channel] = {}
         self._ready: set[str] = set()
@@ -139,9 +141,10 @@ class Conductor:
             self._events.emit("drain_hurried" if self._obeyed else "drain_began", seconds=self._drain_timeout)
             self._drain(self._drain_timeout if asked == 1 else 0.0)
             self._obeyed = asked
-        if not self._is_draining and self._has_store_ended():
+        end_of_store = None if self._is_draining else self._end_of_store()
+        if end_of_store is not None:
             self.exit_code = 1
-            self._events.emit("failed", level="error", role="store", reason="the embedded server has ended")
+            self._events.emit("failed", level="error", role="store", reason=end_of_store)
             self._drain(0.0)
         if self._over and not self._is_draining:
             # Whoever has ended may have said why just before.

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from prefork_q.cli.asking import json_option, question, socket_option
+from prefork_q.cli.asking import question, socket_option
 from prefork_q.cli.changes import drain, reload, restart, scale
 from prefork_q.cli.exits import DEGRADED, NOT_RUNNING, TIMED_OUT
 from prefork_q.cli.output import print_json, printable, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.showing import show_metrics, show_pairs, show_status, show_workers
 from prefork_q.cli.stacks import stacks
 from prefork_q.cli.top import top

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from prefork_q.cli.options import name
-from prefork_q.cli.output import cause, print_json, print_table, say
+from prefork_q.cli.output import cause, counted, print_json, print_table, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.reach import Reach, reaching
+from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import NotFound
 from prefork_q.inspector import PAGE_LIMIT
 from prefork_q.presentation import as_json, timestamp
 from prefork_q.states import Status
-
-REFUSALS = {"not_dead": "is not dead", "missing": "does not exist"}
 
 
 @click.group("dead")
@@ -27,7 +27,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--type", "type_", callback=name, metavar="TYPE", help="Only tasks of this type.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @reaching
 def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
     """List dead tasks, the newest first."""
@@ -47,13 +47,16 @@ def list_(reach: Reach, type_: str | None, limit: int, is_json: bool) -> None:
 
 @command.command("show")
 @click.argument("id")
+@json_option
 @reaching
-def show(reach: Reach, id: str) -> None:
-    """Show the dead task ID, as JSON, with its error and traceback."""
+def show(reach: Reach, id: str, is_json: bool) -> None:
+    """Show the dead task ID, with its error and traceback."""
     task = reach.inspector.get(id)
-    if task is None or task.status is not Status.DEAD:
-        raise NotFound(f"task {id} {'does not exist' if task is None else f'is {task.status}, not dead'}")
-    print_json(as_json(task))
+    if task is None:
+        raise missing(id)
+    if task.status is not Status.DEAD:
+        raise NotFound(f"task {id} is {task.status}, not dead")
+    print_json(as_json(task)) if is_json else print_task(task)
 
 
 def selecting(function: Callable[..., object]) -> Callable[..., object]:
@@ -82,8 +85,11 @@ def retry(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool) -
 def delete(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool, yes: bool) -> int:
     """Delete dead tasks for good."""
     chosen = _choose(reach, ids, type_, is_all)
-    if not yes:
-        what = f"{len(ids)} dead tasks" if ids else f"all dead tasks{f' of type {type_}' if type_ else ''}"
+    dead = sum(_is_dead(reach, id) for id in ids)
+    # Where there is nothing to delete, what is said of each id is all that there is to say.
+    if not yes and (dead or not ids):
+        of_type = f" of type {type_}" if type_ else ""
+        what = counted(dead, "dead task") if ids else f"all dead tasks{of_type}"
         click.confirm(f"Delete {what} for good?", abort=True, err=True)
     return _apply(reach.broker.delete, chosen, "deleted", bool(ids))
 
@@ -93,6 +99,15 @@ def _choose(reach: Reach, ids: tuple[str, ...], type_: str | None, is_all: bool)
     if bool(ids) + bool(type_) + is_all != 1:
         raise click.UsageError("Choose tasks by their ids, by --type TYPE, or by --all.")
     return iter(ids) if ids else (task.id for task in reach.tasks(Status.DEAD, type=type_))
+
+
+def _is_dead(reach: Reach, id: str) -> bool:
+    task = reach.inspector.get(id)
+    return task is not None and task.status is Status.DEAD
+
+
+def _refusal(id: str, word: str) -> str:
+    return str(missing(id)) if word == "missing" else f"task {id} is not dead"
 
 
 def _apply(
@@ -106,7 +121,7 @@ def _apply(
                 count += word == "ok"
                 if word != "ok" and is_named:
                     refused += 1
-                    say(f"task {id} {REFUSALS[word]}")
+                    say(_refusal(id, word))
     finally:
-        say(f"{count:,} tasks {done}")
+        say(f"{counted(count, 'task')} {done}")
     return 1 if refused else 0

@@ -43,6 +43,12 @@ def explain(task: TaskRecord, inspector: Inspector) -> list[Reason]:
             return [Reason(task.status.value, f"it has ended{ended}")]
 
 
+def is_unknown(type: str, nodes: list[NodeInfo]) -> bool:
+    """Whether there are live workers, and none of them knows the type."""
+    live = [node for node in nodes if node.ready]
+    return bool(live) and not any(_may_have(type, node.types, MAX_TYPES) for node in live)
+
+
 def _of_pending(task: TaskRecord, inspector: Inspector) -> list[Reason]:
     reasons = []
     if any(queue.name == task.queue and queue.is_paused for queue in inspector.counts().queues):
@@ -52,7 +58,8 @@ def _of_pending(task: TaskRecord, inspector: Inspector) -> list[Reason]:
     if ahead is None:
         reasons.append(Reason("behind", f"at least {SEARCHED:,} tasks are before it in queue {task.queue}"))
     elif ahead:
-        reasons.append(Reason("behind", f"{ahead:,} tasks are before it in queue {task.queue}"))
+        are = "task is" if ahead == 1 else "tasks are"
+        reasons.append(Reason("behind", f"{ahead:,} {are} before it in queue {task.queue}"))
     elif not reasons:
         reasons.append(Reason("next", f"it is the next of queue {task.queue}, as soon as a worker has room"))
     return reasons
@@ -84,7 +91,7 @@ def _of_nodes(task: TaskRecord, nodes: list[NodeInfo]) -> list[Reason]:
     reasons = []
     if not any(_may_have(task.queue, node.queues, MAX_QUEUES) for node in live):
         reasons.append(Reason("no_worker_for_queue", f"no live worker works on queue {task.queue}"))
-    if not any(_may_have(task.type, node.types, MAX_TYPES) for node in live):
+    if is_unknown(task.type, live):
         reasons.append(Reason("unknown_type", f"no live worker knows the type {task.type}"))
     if reasons:
         return reasons

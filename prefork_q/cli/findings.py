@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import click
 
-from prefork_q.cli.output import print_json, printable
+from prefork_q.cli.output import print_json, print_text, printable
 
 
 class Finding(NamedTuple):
@@ -27,4 +27,6 @@ def tell(findings: Sequence[Finding], is_json: bool) -> None:
         return
     width = max([14, *(len(finding.subject) for finding in findings)])
     for finding in findings:
-        click.echo(f"{finding.state:<8} {finding.subject:<{width}} {printable(finding.detail)}")
+        head, _, below = finding.detail.partition("\n")
+        click.echo(f"{finding.state:<8} {finding.subject:<{width}} {printable(head)}")
+        print_text(below)

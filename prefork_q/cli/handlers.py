@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefork_q.app import App, load_app
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.errors import ConfigurationError
-from prefork_q.events import mask_url
+from prefork_q.events import Events, mask_url
 from prefork_q.options import database_of
 
 
@@ -39,6 +39,25 @@ def require_same_place(app: App, config: Config) -> None:
             f"the app says namespace {app.namespace}, this node uses {config.namespace}: "
             "give the node the same --namespace, or let the app say none"
         )
+
+
+def doubt_of_queues(app: App, config: Config) -> str | None:
+    """Return what to warn of if tasks of this app, submitted as it declares them, would not run here."""
+    own = {queue.name for queue in config.queues}
+    left_out = [f"{h.name} ({h.queue})" for h in app.handlers.values() if h.queue not in own]
+    if not left_out:
+        return None
+    return (
+        f"this node does not work on the queues of {', '.join(left_out)}: add them to --queues, unless "
+        "another node works on them"
+    )
+
+
+def warn_of_queues(app: App, config: Config, events: Events) -> None:
+    """Tell the log of handlers whose queue this node does not work on: their tasks may wait for ever."""
+    doubt = doubt_of_queues(app, config)
+    if doubt is not None:
+        events.emit("queues_left_out", level="warning", detail=doubt)
 
 
 def run_template_hooks(app: App) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from prefork_q.config import Config
 from prefork_q.errors import ConfigurationError
@@ -34,9 +35,22 @@ def open_events(config: Config, process: Mapping[str, object]) -> Events:
     return Events(sink, format=form, level=config.log_level, process=process)
 
 
+def require_log_file(path: Path) -> None:
+    """Check that there can be a log file of this path, without making it.
+
+    Raises:
+        ConfigurationError: its folder is not there, or it is a folder itself.
+    """
+    if not os.path.isdir(path.parent):
+        raise ConfigurationError(f"log_file {str(path)!r}: there is no folder {path.parent}")
+    if os.path.isdir(path):
+        raise ConfigurationError(f"log_file {str(path)!r} is a folder")
+
+
 def _sink(config: Config) -> Sink:
     if config.log_file is None:
         return Sink.stderr(patience=0.0)
+    require_log_file(config.log_file)
     try:
         return Sink.file(config.log_file, patience=0.0)
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from prefork_q.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, TIMED_OUT
+from prefork_q.cli.output import print_text
 from prefork_q.errors import PreforkQError
 
 COMMANDS = ("run", "ctl", "task", "dead", "queue", "check", "api", "openapi", "systemd")
@@ -106,7 +107,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("interrupted" if isinstance(abort.__cause__, KeyboardInterrupt) else "not done", err=True)
         return INTERRUPTED if isinstance(abort.__cause__, KeyboardInterrupt) else FAILED
     except PreforkQError as error:
-        click.echo(f"prefork-q: {error}", err=True)
+        print_text(f"prefork-q: {error}", err=True)
         return EXIT_CODES.get(error.code, FAILED)
     except TimeoutError as error:
         click.echo(f"prefork-q: {error}", err=True)

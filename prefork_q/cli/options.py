@@ -11,12 +11,15 @@ import click
 
 from prefork_q.config import OPTIONS, Config, Option, load
 from prefork_q.keys import NAME, NAME_RULE
-from prefork_q.units import parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONNECTION = ("redis_url", "redis_password_file", "namespace", "state_dir")
 """What every command takes that talks to Redis."""
+
+
+CONFIG_FILE = click.Path(readable=False, path_type=Path)
+"""Not looked at here: a file that cannot be read is a wrong configuration, as one that is wrong inside."""
 
 
 def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
@@ -29,8 +32,7 @@ def config_options(names: Sequence[str]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         for option in reversed(chosen):
             function = _parameter(option)(function)
-        file = click.Path(exists=False, dir_okay=False, path_type=Path)
-        return click.option("--config", type=file, metavar="FILE", help="Configuration file (TOML).")(
+        return click.option("--config", type=CONFIG_FILE, metavar="FILE", help="Configuration file (TOML).")(
             function
         )
 
@@ -44,14 +46,6 @@ def load_config(config: Path | None, given: dict[str, Any]) -> Config:
         ConfigurationError: it is wrong; the text says where.
     """
     return load(given, os.environ, config)
-
-
-def duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn what an option was given, such as 500ms, 30, 30s, 5m, into seconds; a callback of click's."""
-    try:
-        return None if value is None else parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def name(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -37,6 +37,12 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{name:<{width}}  {text}")
 
 
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines, a traceback say, with what could steer a terminal escaped."""
+    for line in text.splitlines():
+        click.echo(printable(line), err=err)
+
+
 def say(text: str) -> None:
     """Say something to the user that is no data."""
     click.echo(text, err=True)
@@ -86,6 +92,11 @@ def _print_rich(headers: Sequence[str], rows: list[list[str]], numbers: Sequence
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 task, 1,200 tasks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def elapsed(seconds: float) -> str:

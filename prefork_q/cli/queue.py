@@ -6,10 +6,11 @@ import time
 
 import click
 
-from prefork_q.cli.output import print_json, print_table, say
+from prefork_q.cli.output import counted, print_json, print_table, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.errors import NotFound
-from prefork_q.inspector import QueueCounts
+from prefork_q.presentation import queue_as_json
 
 PURGE_BATCH = 500
 
@@ -20,13 +21,13 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @reaching
 def list_(reach: Reach, is_json: bool) -> None:
     """List the queues that tasks were ever submitted to."""
     queues = reach.inspector.counts().queues
     if is_json:
-        print_json({"queues": [_as_json(queue) for queue in queues]})
+        print_json({"queues": [queue_as_json(queue) for queue in queues]})
         return
     print_table(
         ("queue", "pending", "paused", "oldest pending", "submitted"),
@@ -50,7 +51,7 @@ def pause(reach: Reach, name: str) -> None:
 def resume(reach: Reach, name: str) -> None:
     """Claim from the queue NAME again."""
     _require(reach.broker.resume(name), name)
-    say(f"queue {name} is not paused")
+    say(f"queue {name} is resumed")
 
 
 @command.command("purge")
@@ -66,9 +67,8 @@ def purge(reach: Reach, name: str, yes: bool) -> None:
     if name not in counts:
         raise NotFound(f"no task was ever submitted to queue {name}")
     if not yes:
-        click.confirm(
-            f"Delete {counts[name]:,} pending tasks of queue {name} for good?", abort=True, err=True
-        )
+        what = counted(counts[name], "pending task")
+        click.confirm(f"Delete {what} of queue {name} for good?", abort=True, err=True)
     deleted, left = 0, PURGE_BATCH
     told_at = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def purge(reach: Reach, name: str, yes: bool) -> None:
                 told_at = time.monotonic()
                 say(f"{deleted:,} of {counts[name]:,} deleted")
     finally:
-        say(f"{deleted:,} tasks deleted")
+        say(f"{counted(deleted, 'task')} deleted")
 
 
 def _require(word: str, name: str) -> None:
@@ -90,13 +90,3 @@ def _require(word: str, name: str) -> None:
 
 def _age(seconds: float | None) -> str | None:
     return None if seconds is None else f"{seconds:,.1f} s"
-
-
-def _as_json(queue: QueueCounts) -> dict[str, object]:
-    return {
-        "name": queue.name,
-        "pending": queue.pending,
-        "paused": queue.is_paused,
-        "submitted": queue.submitted,
-        "oldest_pending_age_s": queue.oldest_pending_age,
-    }

@@ -12,6 +12,7 @@ from prefork_q.cli.options import CONNECTION, config_options, load_config
 from prefork_q.client import Client
 from prefork_q.config import Config, effective_redis_url
 from prefork_q.connection import connect
+from prefork_q.errors import Unavailable
 from prefork_q.inspector import PAGE_LIMIT, Cursor, Inspector
 from prefork_q.keys import Keys
 from prefork_q.leases import Limits
@@ -48,6 +49,16 @@ class Reach:
             if cursor is None:
                 return
 
+    def explained(self, error: Unavailable) -> Unavailable:
+        """Return the error that tells people more: where there is no embedded server, no service runs."""
+        if not self.config.embedded or not _is_missing(self.config.store_socket):
+            return error
+        return Unavailable(
+            f"no service runs with the state folder {self.config.state_dir}; start `prefork-q run`, or give "
+            "--state-dir or --redis-url",
+            kind=error.kind,
+        )
+
 
 def reaching(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the options of a connection; it gets a `Reach` before its own arguments."""
@@ -56,6 +67,21 @@ def reaching(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(*, config: Path | None, **given: Any) -> Any:
         connection = {name: given.pop(name) for name in CONNECTION}
-        return function(Reach(load_config(config, connection)), **given)
+        reach = Reach(load_config(config, connection))
+        try:
+            return function(reach, **given)
+        except Unavailable as error:
+            raise reach.explained(error) from error
 
     return command
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        # It may be there, and is not for this user to see.
+        return False
+    return False

@@ -15,9 +15,10 @@ from prefork_q.config import Config, effective_redis_url
 from prefork_q.events import Events
 from prefork_q.ipc.birth import Birth
 from prefork_q.master.settings import EntryPoint, Entrypoints, MasterSettings
-from prefork_q.store import StoreSettings, run_store
+from prefork_q.store import StoreSettings, last_words, run_store
 
 if TYPE_CHECKING:
+    from prefork_q.app import App
     from prefork_q.keeper import KeeperSettings
     from prefork_q.worker.worker import WorkerSettings
 
@@ -42,13 +43,24 @@ class Roles:
 
     def _store(self) -> EntryPoint | None:
         settings = self.store
-        return None if settings is None else lambda birth: run_store(birth, settings)
+        if settings is None:
+            return None
+
+        def run(birth: Birth) -> int:
+            # The process becomes the server, so what made that one fail is told by the next.
+            reason = last_words(settings.state_dir)
+            if reason is not None:
+                log = self._log().with_process(role="store", pid=os.getpid())
+                log.emit("store_had_failed", level="error", reason=reason)
+            return run_store(birth, settings)
+
+        return run
 
     def _template(self, birth: Birth) -> int:
         # All before the handlers: the folder that they come from may have a module of a name that is needed
         # here, and comes first.
         from prefork_q.api import run_api
-        from prefork_q.cli.handlers import run_template_hooks
+        from prefork_q.cli.handlers import run_template_hooks, warn_of_queues
         from prefork_q.scripts import scripts
         from prefork_q.template import Template, TemplateSettings
         from prefork_q.worker.worker import run_worker
@@ -57,11 +69,22 @@ class Roles:
         settings = worker_settings(config)
         # Read here they are shared by all; the call keeps them.
         scripts()
+
+        def on_start(app: App) -> None:
+            warn_of_queues(app, config, events)
+            run_template_hooks(app)
+
+        def worker(newborn: Birth, app: App) -> int:
+            # What this process does not import it cannot look at: one of the workers does.
+            if newborn.slot == 0 and not birth.may_preload:
+                warn_of_queues(app, config, events)
+            return run_worker(newborn, app, settings, events)
+
         template = Template(
             load=self._load,
-            worker=lambda newborn, app: run_worker(newborn, app, settings, events),
+            worker=worker,
             api=lambda newborn, app: run_api(newborn, config, app, events),
-            on_start=run_template_hooks,
+            on_start=on_start,
             settings=TemplateSettings(config.preload, self.settings.keep_fds),
             events=events,
         )

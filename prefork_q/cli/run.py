@@ -25,7 +25,7 @@ from prefork_q.cli.manager import warn_of_limits
 from prefork_q.cli.options import config_options, load_config
 from prefork_q.cli.rereading import Rereading, master_settings
 from prefork_q.cli.roles import Roles
-from prefork_q.config import OPTIONS, Config, misspelt
+from prefork_q.config import OPTIONS, Config, misspelt, require_ctl_folder
 from prefork_q.control.server import ControlServer
 from prefork_q.events import Events, Sink
 from prefork_q.folder import acquire_state_folder
@@ -47,7 +47,8 @@ LEAST_THREADS = 16
 def command(config: Path | None, **given: Any) -> int:
     """Run the service in the foreground: master, workers, keeper, API and, without a URL, a server.
 
-    TARGET names the handlers: package.module:attribute or path/to/file.py:attribute.
+    TARGET names the handlers: package.module:attribute or path/to/file.py:attribute. It is also the key
+    target and the variable PREFORK_Q_TARGET.
 
     Each option is also a key in the configuration file and a variable: --drain-timeout is
     drain_timeout and PREFORK_Q_DRAIN_TIMEOUT. Flags beat variables, which beat the file.
@@ -55,7 +56,7 @@ def command(config: Path | None, **given: Any) -> int:
     TERM and INT stop the service: running tasks get the drain timeout, then are given back; a second
     one, or QUIT, gives them back at once. HUP reloads code and configuration with no gap. TSTP and CONT
     let the workers claim nothing more, and again. TTIN and TTOU are for one worker more or less. USR1
-    reopens the log file.
+    reopens the log file. USR2 writes the stacks of all workers to the log.
     """
 
     def read() -> Config:
@@ -83,6 +84,7 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         # What handlers print is seen at once, and none of it waits in a buffer that a fork would double.
         sys.stdout.reconfigure(line_buffering=True)
     config.require_socket_paths()
+    require_ctl_folder(config, os.environ)
     if config.no_fork:
         require_possible_alone(config)
     if config.reload:
@@ -97,7 +99,7 @@ def run(read: Callable[[], Config], config_file: Path | None = None) -> int:
         stack.callback(sink.close)
         for warning in misspelt(os.environ):
             events.emit("option_unknown", level="warning", detail=warning)
-        if config.embedded or config.state_dir in config.ctl_socket.parents:
+        if config.needs_state_dir:
             stack.callback(acquire_state_folder(config.state_dir).close)
         store = StoreSettings(find_server(), config.state_dir) if config.embedded else None
         control = ControlServer(config.ctl_socket, events)

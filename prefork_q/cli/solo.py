@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 from prefork_q.api.process import ApiProcess
 from prefork_q.app import App
 from prefork_q.cli.conductor import API, KEEPER, WORKER, Conductor
-from prefork_q.cli.handlers import load_handlers, run_template_hooks
+from prefork_q.cli.handlers import load_handlers, run_template_hooks, warn_of_queues
 from prefork_q.cli.roles import LOG_PATIENCE, keeper_settings, worker_settings
 from prefork_q.config import Config
 from prefork_q.control.server import ControlServer
@@ -40,7 +40,7 @@ from prefork_q.ipc.messages import Go, Ready
 from prefork_q.ipc.scoreboard import Scoreboard
 from prefork_q.keeper.keeper import Keeper
 from prefork_q.master.settings import node_name
-from prefork_q.store import StoreSettings, run_store, socket_path
+from prefork_q.store import StoreSettings, last_words, run_store, socket_path
 from prefork_q.worker.worker import Worker
 
 GENERATION: Final = 1
@@ -101,6 +101,7 @@ def run_alone(
     try:
         app = load(config)
         warn_of_time_limits(app, events)
+        warn_of_queues(app, config, events)
         return Solo(config, app, board, listeners, events, control, server).run()
     finally:
         if server is not None:
@@ -172,6 +173,7 @@ class Store:
         theirs.close()
         self._channel = ours
         self._has_ended = False
+        self._state_dir = settings.state_dir
         self._wait_for(socket_path(settings.state_dir))
 
     def _wait_for(self, path: Path) -> None:
@@ -192,6 +194,13 @@ class Store:
                 # A handler waited for any child, and got this one.
                 self._has_ended = True
         return self._has_ended
+
+    def said_at_its_end(self) -> str | None:
+        """Return what to tell of its end, None while it lives."""
+        if not self.has_ended():
+            return None
+        reason = last_words(self._state_dir)
+        return f"the embedded server has ended{f': {reason}' if reason else ''}"
 
     def end(self) -> None:
         """Let it save and leave, then make it."""
@@ -228,7 +237,7 @@ class Solo:
         self._conductor = Conductor(
             self._slot, control, events,
             version=version("prefork-q"), drain_timeout=config.drain_timeout,
-            has_store_ended=store.has_ended if store is not None else lambda: False,
+            end_of_store=store.said_at_its_end if store is not None else lambda: None,
         )  # fmt: skip
 
     def run(self) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from prefork_q.cli.asking import TIMEOUT, find_socket, json_option, question, socket_option
+from prefork_q.cli.asking import TIMEOUT, find_socket, question, socket_option
 from prefork_q.cli.exits import TIMED_OUT
-from prefork_q.cli.output import print_json, printable
+from prefork_q.cli.output import print_json, print_text, printable
+from prefork_q.cli.parameters import json_option
 from prefork_q.control.client import NoAnswer, ask
 from prefork_q.control.commands import COMMANDS
 
@@ -47,8 +48,7 @@ def show(worker: dict[str, Any]) -> None:
     for thread in worker["threads"]:
         task = f", runs {thread['type']} {thread['task']}" if thread["task"] else ""
         click.echo(printable(f"{thread['name']}{task} (most recent call last):"))
-        for line in thread["stack"].splitlines():
-            click.echo(printable(line))
+        print_text(thread["stack"])
         click.echo()
 
 

@@ -9,13 +9,19 @@ from typing import Any
 
 import click
 
+from prefork_q.cli import unit_values
 from prefork_q.cli.exits import EXIT_CODES
 from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.installation import CONFIG_FOLDER, EXAMPLE, LISTEN, USER, Installation, this_program
+from prefork_q.cli.options import CONFIG_FILE
 from prefork_q.cli.output import print_json, say
+from prefork_q.cli.parameters import json_option
 from prefork_q.cli.verification import Verification, inferred
 from prefork_q.config import load
 from prefork_q.errors import ConfigurationError
+
+TOKENS = Path("/etc/credstore/prefork-q.api-tokens")
+"""Where the units find tokens that the configuration does not name."""
 
 WHAT_NEXT = """Next, as root:
   systemd-sysusers && systemd-tmpfiles --create
@@ -30,26 +36,41 @@ WHAT_NEXT = """Next, as root:
     help="All files into this folder, not where they belong.",
 )  # fmt: skip
 @click.option(
-    "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--config", type=CONFIG_FILE, callback=unit_values.path, metavar="FILE",
     help=f"Configuration file of the service.  [default: {CONFIG_FOLDER}/{EXAMPLE}]",
 )  # fmt: skip
-@click.option("--user", metavar="NAME", help=f"User and group of the service.  [default: {USER}]")
-@click.option("--program", metavar="PATH", help="The installed prefork-q.  [default: the one that runs]")
-@click.option("--listen", metavar="ADDRESS", help=f"Where the socket listens.  [default: {LISTEN}]")
-@click.option("--memory-max", metavar="SIZE", help="Limit of the service's memory, as in 8G or 80%.")
-@click.option("--cpu-quota", metavar="PERCENT", help="Limit of its processor time: 200% are two cores.")
+@click.option(
+    "--user", callback=unit_values.user, metavar="NAME",
+    help=f"User and group of the service.  [default: {USER}]",
+)  # fmt: skip
+@click.option(
+    "--program", default=this_program, callback=unit_values.path, metavar="PATH",
+    help="The installed prefork-q.  [default: the one that runs]",
+)  # fmt: skip
+@click.option(
+    "--listen", metavar="ADDRESS",
+    help=f"Where the socket listens: IP:PORT or the path of a Unix socket.  [default: {LISTEN}]",
+)  # fmt: skip
+@click.option(
+    "--memory-max", callback=unit_values.memory_max, metavar="SIZE",
+    help="Limit of the service's memory, as in 8G or 80%.",
+)  # fmt: skip
+@click.option(
+    "--cpu-quota", callback=unit_values.cpu_quota, metavar="PERCENT",
+    help="Limit of its processor time: 200% are two cores.",
+)  # fmt: skip
 @click.option(
     "--notify-reload", is_flag=True, default=None,
     help="Also a drop-in for systemd 253 and newer: reload by SIGHUP. A failed reload is then told in the "
     "journal only.",
 )  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     is_check: bool,
     output: Path | None,
-    config: Path | None,
+    config: str | None,
     user: str | None,
-    program: str | None,
+    program: str,
     listen: str | None,
     memory_max: str | None,
     cpu_quota: str | None,
@@ -67,14 +88,19 @@ def command(
     outdated or does not work.
     """
     given: dict[str, Any] = {
-        "config": Path(os.path.abspath(config)) if config else None, "user": user, "listen": listen,
+        "config": Path(config) if config else None, "user": user, "listen": listen, "program": program,
         "memory_max": memory_max, "cpu_quota": cpu_quota, "notify_reload": notify_reload,
-        "program": program or this_program(),
     }  # fmt: skip
     installation = fitted(given, output)
     if is_check:
         return told(Verification(installation, output).findings(), is_json)
     written = write(installation, output)
+    out_of_sight = unit_values.hidden(program)
+    if out_of_sight is not None:
+        say(
+            f"warning: the service cannot see {out_of_sight}, since the units have ProtectHome=yes: install "
+            "prefork-q and its Python elsewhere, or set ProtectHome=no in a drop-in"
+        )
     if is_json:
         print_json({"files": [{"path": str(path), "done": done} for path, done in written]})
         return 0
@@ -90,14 +116,22 @@ def fitted(given: dict[str, Any], output: Path | None) -> Installation:
 
     Raises:
         ConfigurationError: its configuration is wrong.
+        click.BadParameter: it may not listen where that is given.
     """
     values = inferred(output) | {name: value for name, value in given.items() if value is not None}
     installation = Installation(**values)
-    if not installation.config.exists():
-        return installation
-    folders = {"STATE_DIRECTORY": "/var/lib/prefork-q", "RUNTIME_DIRECTORY": "/run/prefork-q"}
-    drain_timeout = load({}, folders, installation.config).drain_timeout
-    return Installation(**values, drain_timeout=drain_timeout)
+    is_guarded = TOKENS.exists()
+    if installation.config.exists():
+        folders = {"STATE_DIRECTORY": "/var/lib/prefork-q", "RUNTIME_DIRECTORY": "/run/prefork-q"}
+        config = load({}, folders, installation.config)
+        installation = Installation(**values, drain_timeout=config.drain_timeout)
+        is_guarded = is_guarded or bool(config.token_file)
+    if given["listen"] is not None:
+        try:
+            unit_values.require_listen(given["listen"], is_guarded=is_guarded)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--listen") from None
+    return installation
 
 
 def write(installation: Installation, output: Path | None) -> list[tuple[Path, str]]:

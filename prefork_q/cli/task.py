@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from prefork_q.cli.explain import explain as reasons_for
-from prefork_q.cli.options import duration, name
+from prefork_q.cli.explain import is_unknown
+from prefork_q.cli.options import name
 from prefork_q.cli.output import print_json, print_pairs, print_table, say
+from prefork_q.cli.parameters import duration, json_option
 from prefork_q.cli.reach import Reach, reaching
-from prefork_q.errors import Conflict, Invalid, NotFound
+from prefork_q.cli.record import missing, print_task
+from prefork_q.errors import Conflict, Invalid, Unavailable
 from prefork_q.presentation import as_json, timestamp
 from prefork_q.states import Status
 from prefork_q.strict_json import decode
 from prefork_q.task import TaskRecord
-
-json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("task")
@@ -34,22 +36,39 @@ def command() -> None:
 @click.option("--max-attempts", type=int, metavar="N", help="How often it is run at most.  [default: 3]")
 @click.option("--idempotency-key", metavar="KEY", help="The same key again gives the same task.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait for its end and print its result.")
+@click.option(
+    "--timeout", callback=duration, metavar="DURATION",
+    help="With --wait: give up after this time, with exit code 75; the task stays.",
+)  # fmt: skip
 @json_option
 @reaching
-def submit(reach: Reach, type_: str, payload: str, is_waiting: bool, is_json: bool, **options: Any) -> None:
+def submit(
+    reach: Reach,
+    type_: str,
+    payload: str,
+    is_waiting: bool,
+    timeout: float | None,
+    is_json: bool,
+    **options: Any,
+) -> None:
     """Submit a task of TYPE; JSON is its payload, an object (`-`: read it from stdin).
 
-    Prints the id, or with --wait the result. The handlers are not known here: a payload that does not
-    fit its handler shows when the task runs.
+    Prints the id, or with --wait the result. The handlers are not known here: what is not given of queue
+    and attempts is the default below, whatever the handler declares, and a payload that does not fit its
+    handler shows when the task runs.
     """
+    if timeout is not None and not is_waiting:
+        raise click.UsageError("--timeout is for --wait.")
     given = {name: value for name, value in options.items() if value is not None}
     with reach.client() as client:
         task = client.submit(type_, _read(payload), **given)
+        if not is_json:
+            _warn_if_unknown(reach, type_)
         if not is_waiting:
             print_json({"id": task.id, "status": task.status}) if is_json else click.echo(task.id)
             return
         say(f"task {task.id}")
-        print_json(client.wait(task.id, timeout=None))
+        print_json(client.wait(task.id, timeout=timeout))
 
 
 @command.command("show")
@@ -58,8 +77,8 @@ def submit(reach: Reach, type_: str, payload: str, is_waiting: bool, is_json: bo
 @reaching
 def show(reach: Reach, id: str, is_json: bool) -> None:
     """Show the task ID."""
-    shown = as_json(_get(reach, id))
-    print_json(shown) if is_json else print_pairs((name.replace("_", " "), shown[name]) for name in shown)
+    task = _get(reach, id)
+    print_json(as_json(task)) if is_json else print_task(task)
 
 
 @command.command("wait")
@@ -87,7 +106,7 @@ def cancel(reach: Reach, id: str) -> None:
         case "ended":
             raise Conflict(f"task {id} has ended")
         case _:
-            raise _missing(id)
+            raise missing(id)
 
 
 @command.command("list")
@@ -134,6 +153,13 @@ def explain(reach: Reach, id: str, is_json: bool) -> None:
     print_pairs((reason.reason.replace("_", " "), reason.detail) for reason in reasons)
 
 
+def _warn_if_unknown(reach: Reach, type: str) -> None:
+    # The task is there: that nothing more can be said of it now is no failure.
+    with suppress(Unavailable):
+        if is_unknown(type, reach.inspector.nodes()):
+            say(f"no live worker knows the type {type}: the task waits for one that does")
+
+
 def _read(text: str) -> dict[str, Any]:
     body = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
     try:
@@ -150,9 +176,5 @@ def _read(text: str) -> dict[str, Any]:
 def _get(reach: Reach, id: str) -> TaskRecord:
     task = reach.inspector.get(id)
     if task is None:
-        raise _missing(id)
+        raise missing(id)
     return task
-
-
-def _missing(id: str) -> NotFound:
-    return NotFound(f"there is no task {id}")

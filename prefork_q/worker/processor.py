@@ -230,6 +230,9 @@ class Processor:
     # -- what became of it
 
     def _failed(self, held: Held, error: BaseException, ran: float, *, was_called: bool = True) -> Outcome:
+        if type(error) is TaskTimeout and not error.args and held.lot.timeout:
+            # Set in the thread by its class: what is set from outside cannot have a text.
+            error.args = (f"ran longer than its timeout of {held.lot.timeout:g} s",)
         failure = describe(error)
         # A payload that does not fit will not fit later. Out of a handler that error is about something else.
         if self._is_final(held, error) or (not was_called and isinstance(error, Invalid)):

@@ -89,6 +89,27 @@ def test_submit_prints_the_id_alone_and_stores_the_payload(cli: Cli, client: Cli
     assert (task.type, task.payload, task.queue, task.max_attempts) == ("add", {"a": 1}, "low", 7)
 
 
+def test_submit_waits_no_longer_than_it_is_told(cli: Cli, client: Client) -> None:
+    ran = cli("task", "submit", "add", "--wait", "--timeout", "50ms")
+
+    assert (ran.code, ran.out) == (75, "")
+    id = ran.err.split()[1]
+    assert client.get(id).status == "pending"
+    assert cli("task", "submit", "add", "--timeout", "1s").code == 2
+
+
+def test_submit_warns_of_a_type_that_no_live_worker_knows(cli: Cli, broker: Broker) -> None:
+    node = {"ready": 1, "types": ["other"], "queues": ["default"], "host": "h", "version": "1"}
+    assert cli("task", "submit", "add").err == ""  # nobody lives who could know it
+
+    broker.register("n", node)
+    warned = cli("task", "submit", "add")
+    assert (warned.code, len(warned.out.split())) == (0, 1)
+    assert "no live worker knows the type add" in warned.err
+    assert cli("task", "submit", "add", "--json").err == ""
+    assert cli("task", "submit", "other").err == ""
+
+
 def test_submit_as_json_tells_the_status(cli: Cli) -> None:
     ran = cli("task", "submit", "add", "--delay", "5m", "--json")
 
@@ -143,6 +164,30 @@ def test_show_is_for_people_without_json(cli: Cli, client: Client) -> None:
 
     assert re.search(rf"^id +{id}$", ran.out, re.MULTILINE)
     assert re.search(r'^payload +{"a": 1}$', ran.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", ["task", "dead"])
+def test_show_has_the_error_in_a_line_and_the_traceback_as_text_below(
+    cli: Cli, client: Client, broker: Broker, group: str
+) -> None:
+    id = client.submit("add", {}).id
+    (lease,) = claim(broker)
+    error = {
+        "type": "ValueError", "message": "as told\x1b[31m\nand more",
+        "traceback": 'Traceback:\n  File "a.py"\n\x1b[31mraise\n',
+        "cause": {"signal": 11, "stack": "in thread one\nin f"},
+    }  # fmt: skip
+    broker.fail(lease.id, lease.token, json.dumps(error).encode(), delay=None)
+
+    ran = cli(group, "show", id)
+
+    assert ran.code == 0, ran.err
+    assert re.search(r"^error +ValueError: as told\\x1b\[31m\\nand more$", ran.out, re.MULTILINE)
+    assert re.search(r'^cause +{"signal": 11}$', ran.out, re.MULTILINE)
+    assert ran.out.endswith(
+        '\n\nTraceback:\n  File "a.py"\n\\x1b[31mraise\n\nin thread one\nin f\n'
+    )
+    assert cli(group, "show", id, "--json").json["error"] == error
 
 
 def test_list_finds_by_status_type_and_queue(cli: Cli, client: Client) -> None:
@@ -325,7 +370,7 @@ def test_dead_show_is_for_dead_tasks_only(cli: Cli, client: Client, broker: Brok
     (dead,) = bury(client, broker, "add")
     alive = client.submit("add", {}).id
 
-    assert cli("dead", "show", dead).json["error"]["type"] == "ValueError"
+    assert cli("dead", "show", dead, "--json").json["error"]["type"] == "ValueError"
     assert cli("dead", "show", alive).code == 1
     assert cli("dead", "show", UNKNOWN).code == 1
 
@@ -348,7 +393,8 @@ def test_dead_retry_tells_of_those_that_are_not_dead(cli: Cli, client: Client, b
 
     assert ran.code == 1
     assert f"{alive} is not dead" in ran.err
-    assert f"{UNKNOWN} does not exist" in ran.err
+    assert f"there is no task {UNKNOWN}" in ran.err
+    assert "1 task retried" in ran.err
     assert client.get(dead).status == "pending"
 
 
@@ -403,6 +449,22 @@ def test_dead_delete_asks_first(cli: Cli, client: Client, broker: Broker) -> Non
     assert cli("task", "show", id).code == 1
 
 
+def test_dead_delete_asks_only_if_there_is_something_to_delete(
+    cli: Cli, client: Client, broker: Broker
+) -> None:
+    alive = client.submit("add", {}).id
+
+    ran = cli("dead", "delete", UNKNOWN, alive)
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        f"there is no task {UNKNOWN}", f"task {alive} is not dead", "0 tasks deleted",
+    ]  # fmt: skip
+
+    client.cancel(alive)
+    (dead,) = bury(client, broker, "add")
+    assert "Delete 1 dead task for good?" in cli("dead", "delete", UNKNOWN, dead, stdin="n\n").err
+
+
 def test_dead_delete_by_type_deletes_no_other(cli: Cli, client: Client, broker: Broker) -> None:
     ids = bury(client, broker, "add", "other")
 
@@ -421,7 +483,7 @@ def test_queues_are_listed_paused_and_resumed(cli: Cli, client: Client) -> None:
     assert (queue["name"], queue["pending"], queue["paused"]) == ("low", 1, True)
     assert cli("queue", "list").out.splitlines()[1].split()[:3] == ["low", "1", "yes"]
 
-    assert cli("queue", "resume", "low").code == 0
+    assert cli("queue", "resume", "low").err == "queue low is resumed\n"
     assert cli("queue", "list", "--json").json["queues"][0]["paused"] is False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -115,6 +116,9 @@ def test_running_a_node_loads_no_redis_client_and_no_web_framework_into_the_mast
         ([HANDLERS, "--log-file", "/nosuch/folder/log"], "log_file"),
         ([HANDLERS, "--state-dir", "/proc/nosuch"], "state_dir"),
         ([HANDLERS, "--config", "nosuch.toml"], "nosuch.toml"),
+        ([HANDLERS, "--config", "."], "configuration file ."),
+        (["handlers"], "TARGET: 'handlers': write package.module:attribute"),
+        ([HANDLERS, "--ctl-socket", "nosuch/ctl.sock"], "nosuch: make it, or choose another path"),
     ],
 )
 def test_a_wrong_configuration_is_refused(program: Program, arguments: list[str], told: str) -> None:
@@ -179,6 +183,25 @@ def test_what_the_api_and_the_command_line_say_of_a_task_is_the_same(embedded: N
     shown = embedded.cli("task", "show", id, "--json", "--state-dir", str(embedded.state_dir))
 
     assert json.loads(shown.stdout) == said
+
+
+def test_what_the_api_and_the_command_line_say_of_queues_is_the_same(embedded: Node) -> None:
+    embedded.ended(embedded.submit("add", {"a": 1}))
+    said = embedded.http("GET", "/queues").json
+
+    listed = embedded.cli("queue", "list", "--json", "--state-dir", str(embedded.state_dir))
+
+    assert json.loads(listed.stdout) == said
+    assert said["queues"][0]["oldest_pending_age_s"] == 0.0
+
+
+def test_a_command_in_a_folder_without_a_service_says_so(program: Program, tmp_path: Path) -> None:
+    for command in ("task list", "queue list", "task submit add", "dead list"):
+        ran = program(*command.split())
+
+        assert (ran.returncode, ran.stdout) == (69, "")
+        assert f"no service runs with the state folder {tmp_path}/.prefork-q; start" in ran.stderr
+        assert "redis.sock" not in ran.stderr
 
 
 def test_tasks_survive_a_restart(embedded: Node) -> None:
@@ -390,6 +413,26 @@ def test_check_and_the_start_warn_of_a_short_lease(
     assert not enough.events("lease_short")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("TARGET", "handlers", "PREFORK_Q_TARGET: 'handlers': write package.module:attribute"),
+        ("LOG_FILE", "/nosuch/log", "log_file '/nosuch/log': there is no folder /nosuch"),
+        ("STATE_DIR", "/dev/null/state", "state_dir '/dev/null/state': Not a directory: /dev/null"),
+        ("CTL_SOCKET", "/nosuch/ctl.sock", "ctl_socket: there is no folder /nosuch"),
+    ],
+)
+def test_check_of_the_configuration_alone_refuses_what_run_refuses(
+    program: Program, variable: str, value: str, told: str
+) -> None:
+    for command in (["check", "--config-only"], ["run", *([HANDLERS] if variable != "TARGET" else [])]):
+        ran = program(*command, **{f"PREFORK_Q_{variable}": value})
+
+        assert ran.returncode == 78
+        assert told in ran.stdout + ran.stderr
+    assert not Path("/nosuch").exists()
+
+
 def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(
         "import threading\nfrom prefork_q import App\napp = App()\n@app.task\ndef nothing(): ...\n"
@@ -400,6 +443,27 @@ def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_pat
 
     assert ran.returncode == 0
     assert "collector" in ran.stdout
+
+
+def test_check_warns_of_handlers_whose_queue_nobody_works_on(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "from prefork_q import App\napp = App()\n@app.task('fetch', queue='slow')\ndef fetch(): ...\n"
+    )
+
+    ran = program("check", "slow:app")
+    assert ran.returncode == 0
+    assert re.search(r"^warning  handlers .* fetch \(slow\): add them to --queues", ran.stdout, re.MULTILINE)
+    assert "warning" not in program("check", "slow:app", "--queues", "default,slow").stdout
+
+
+def test_check_shows_a_traceback_as_text(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("from prefork_q import App\napp = App(\n")
+
+    ran = program("check", "wrong:app")
+
+    assert ran.returncode == 78
+    assert "\n    app = App(\n" in ran.stdout
+    assert "\\n" not in ran.stdout
 
 
 def test_check_tells_handlers_from_servers_by_its_exit_code(program: Program) -> None:

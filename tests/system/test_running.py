@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.node import Node
@@ -128,3 +131,51 @@ def test_short_tasks_pass_long_ones_on_the_one_free_thread(start_node: StartNode
     ids = node.submit_many("return", [{}] * 100)
 
     until(lambda: len(set(ids) & ledger.times_run().keys()) == 100, 15, "a start of all short tasks")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"preload": "off"}, {"workers": None, "no_fork": True}], ids=["preload", "import", "solo"]
+)
+def test_a_node_warns_once_of_handlers_whose_queue_it_does_not_work_on(
+    start_node: StartNode, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    handlers = tmp_path / "slow.py"
+    handlers.write_text(
+        "from prefork_q import App\napp = App()\n@app.task('fetch', queue='slow')\ndef fetch(): ...\n"
+    )
+
+    def started(**more: Any) -> Node:
+        node = start_node(target=f"{handlers}:app", wait_ready=False, **options, **more)
+        node.wait_event("running")
+        return node
+
+    careless = started()
+    (event,) = careless.events("queues_left_out")
+    assert event["level"] == "warning"
+    assert "fetch (slow): add them to --queues" in event["detail"]
+
+    assert not started(queues="default,slow").events("queues_left_out")
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": None, "no_fork": True}], ids=["master", "solo"])
+def test_an_embedded_server_that_cannot_read_its_folder_is_quoted(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    node = Node(None, tmp_path / "node", **options)
+    try:
+        node.start(wait_ready=False)
+        node.wait_event("running")
+        assert node.stop() == 0
+        assert not node.events("store_had_failed")
+        (base,) = (node.state_dir / "appendonlydir").glob("*.base.*")
+        base.write_bytes(b"nonsense")
+
+        node.start(wait_ready=False)
+        told = node.wait_event("failed", role="store") if options else node.wait_event("store_had_failed")
+
+        assert told["level"] == "error"
+        assert "Bad file format" in told["reason"]
+        assert str(node.state_dir / "store.log") in told["reason"]
+    finally:
+        node.close()
+        print(node.log_end())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefork_q.cli.asking import find_socket
+from prefork_q.cli.main import run
 from prefork_q.errors import ConfigurationError
 
 
@@ -51,3 +52,9 @@ def test_a_broken_file_keeps_nobody_from_asking_a_node_that_runs(
     (folder / "run").mkdir()
     (folder / "run/ctl.sock").touch()
     assert find_socket() == str(folder / "run/ctl.sock")
+
+
+@pytest.mark.parametrize("wrong", ["x", "1.5", "١"])
+def test_what_is_no_number_of_a_worker_is_called_so(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ctl", "restart", wrong]) == 2
+    assert f"{wrong!r} is not a worker's number" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prefork_q.app import App
-from prefork_q.cli.handlers import load_handlers, require_same_place
+from prefork_q.cli.handlers import doubt_of_queues, load_handlers, require_same_place
 from prefork_q.config import Config, load
 from prefork_q.errors import ConfigurationError
 from prefork_q.options import database_of
@@ -73,3 +73,12 @@ def test_an_app_without_handlers_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="no handlers"):
         load_handlers(config(target=f"{file}:app"))
+
+
+def test_handlers_of_a_queue_that_the_node_does_not_work_on_are_doubted() -> None:
+    app = App()
+    app.task("mail")(lambda: None)
+    app.task("fetch", queue="slow")(lambda: None)
+
+    assert "fetch (slow): add them to --queues" in str(doubt_of_queues(app, config()))
+    assert doubt_of_queues(app, config(queues="slow,default")) is None

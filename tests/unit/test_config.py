@@ -9,7 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from prefork_q.addresses import HttpAddress
-from prefork_q.config import OPTIONS, Config, QueueSpec, effective_redis_url, load, misspelt
+from prefork_q.config import (
+    OPTIONS,
+    Config,
+    QueueSpec,
+    effective_redis_url,
+    load,
+    misspelt,
+    require_ctl_folder,
+)
 from prefork_q.errors import ConfigurationError
 
 URL = "redis://user:s3cret@host:6379/0"
@@ -305,6 +313,17 @@ def test_a_socket_path_too_long_for_the_kernel_is_refused_by_who_makes_it() -> N
     load({"state_dir": "/tmp/x"}, {}).require_socket_paths()
 
 
+def test_the_folder_of_a_control_socket_must_be_there_unless_it_is_the_usual_one(tmp_path: Path) -> None:
+    folder, state = str(tmp_path / "nosuch"), {"state_dir": str(tmp_path / "state")}
+    given = {"ctl_socket": f"{folder}/ctl.sock"}
+
+    with pytest.raises(ConfigurationError, match=r"there is no folder .*nosuch"):
+        require_ctl_folder(load(given, {}), {})
+    require_ctl_folder(load(given, {}), {"RUNTIME_DIRECTORY": folder})
+    require_ctl_folder(load(state, {}), {})
+    require_ctl_folder(load({"ctl_socket": str(tmp_path / "ctl.sock")}, {}), {})
+
+
 def test_the_configuration_does_not_change() -> None:
     config = load({}, {})
 
@@ -313,7 +332,8 @@ def test_the_configuration_does_not_change() -> None:
 
 
 def test_a_misspelt_variable_is_told_and_a_foreign_one_is_not() -> None:
-    environ = {"PREFORK_Q_LEAES": "3", "PREFORK_Q_PORT_8420_TCP_ADDR": "10.0.0.1", "PREFORK_Q_LEASE": "3"}
+    foreign = dict.fromkeys(("PREFORK_Q_PORT_8420_TCP_ADDR", "PREFORK_Q_SERVICE_PORT", "PREFORK_Q_YES"), "1")
+    environ = {"PREFORK_Q_LEAES": "3", "PREFORK_Q_LEASE": "3", **foreign}
 
     assert misspelt(environ) == (
         "PREFORK_Q_LEAES is no option and has no effect: did you mean PREFORK_Q_LEASE?",

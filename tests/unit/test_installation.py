@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+import click
+import pytest
 from click.testing import CliRunner
 
 from prefork_q.cli.installation import NOTIFY_RELOAD, PLACES, PROGRAM, Installation
@@ -135,3 +137,64 @@ def test_a_configuration_that_exists_is_kept(tmp_path: Path) -> None:
 
     assert f"kept       {tmp_path}/config.toml" in told
     assert (tmp_path / "config.toml").read_text() == "workers = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--user", "a b", "a user's name"),
+        ("--user", "a\nExecStart=b", "a user's name"),
+        ("--listen", "foo", "write IP:PORT"),
+        ("--listen", "localhost:80", "write IP:PORT"),
+        ("--listen", "unix:/run/x", "write IP:PORT"),
+        ("--listen", "127.0.0.1:0", "write IP:PORT"),
+        ("--listen", "0.0.0.0:80", "no tokens configured"),
+        ("--memory-max", "foo", "a size as 8G"),
+        ("--memory-max", "120%", "a size as 8G"),
+        ("--cpu-quota", "2", "200% are two cores"),
+        ("--program", "/a b/prefork-q", "without spaces"),
+        ("--config", "/a b.toml", "without spaces"),
+    ],
+)
+def test_what_systemd_would_not_take_is_wrong_usage(
+    tmp_path: Path, option: str, value: str, told: str
+) -> None:
+    with pytest.raises(click.BadParameter, match=told) as refused:
+        run("--output", str(tmp_path / "units"), option, value)
+
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "units").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--user", "queue_1", "--memory-max", "8G", "--cpu-quota", "150.5%", "--listen", "[::1]:80"),
+        ("--memory-max", "80%", "--listen", "/run/prefork-q/api.sock"),
+        ("--memory-max", "infinity", "--listen", "127.0.0.1:9000"),
+    ],
+)
+def test_what_systemd_takes_is_written(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert run("--output", str(tmp_path / "units"), *options)[0] == 0
+
+
+def test_with_tokens_the_socket_may_listen_anywhere(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("token_file = '/etc/prefork-q/tokens'\n")
+
+    assert run("--output", str(tmp_path / "units"), "--config", str(config), "--listen", "0.0.0.0:80")[0] == 0
+
+
+def test_a_program_that_the_service_cannot_see_is_told(tmp_path: Path) -> None:
+    for place, line in (("near", "/usr/bin/env python3"), ("far", "/home/me/venv/bin/python")):
+        (tmp_path / place).write_text(f"#!{line}\n")
+    link = tmp_path / "link"
+    link.symlink_to("/root/venv/bin/prefork-q")
+
+    def warned(program: object) -> bool:
+        return "ProtectHome=yes" in run("--output", str(tmp_path / "units"), "--program", str(program))[1]
+
+    assert not warned(tmp_path / "near")
+    assert warned(tmp_path / "far")
+    assert warned(link)
+    assert warned("/run/user/1000/venv/bin/prefork-q")

@@ -13,7 +13,7 @@ import pytest
 from prefork_q.errors import Invalid, TooLarge
 from prefork_q.ids import is_id
 from prefork_q.retry import MAX_DELAY
-from prefork_q.submission import NewTask, prepare
+from prefork_q.submission import NewTask, prepare, prepare_all
 from prefork_q.task import Submission
 
 LIMIT = 1000
@@ -159,3 +159,8 @@ def test_what_a_handler_says_is_no_part_of_what_was_asked_for() -> None:
     for policy in ({"queue": "low"}, {"max_attempts": 7}, {"timeout": 2.0}):
         assert prepared(**base, **policy, filled_in=("queue", "max_attempts", "timeout")).fingerprint == first
         assert prepared(**base, **policy).fingerprint != first
+
+
+def test_a_dict_among_many_is_refused_with_what_is_wanted() -> None:
+    with pytest.raises(Invalid, match=r"each task is a NewTask\(type, payload, \.\.\.\), not a dict"):
+        prepare_all([NewTask("work"), {"type": "work"}], payload_limit=LIMIT)  # type: ignore[list-item]

@@ -303,7 +303,12 @@ def test_a_limit_is_announced_and_enforced(stand: Stand) -> None:
     assert interrupted(stand, 0.0) == [held]
 
     until(lambda: stand.outcomes)
-    assert stand.outcomes[0].error_type == "TaskTimeout"
+    (outcome,) = stand.outcomes
+    assert (outcome.error_type, outcome.error_message) == (
+        "TaskTimeout",
+        "ran longer than its timeout of 0.1 s",
+    )
+    assert b"TaskTimeout: ran longer than its timeout of 0.1 s" in outcome.text
     assert stand.pool.next_soft_limit() is None
     assert stand.pool.interrupt(math.inf) == []
 
