@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from prefork_q.inspector import QueueCounts
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
+from prefork_q.units import timestamp
 
 
 def as_json(task: TaskRecord) -> dict[str, Any]:
@@ -56,10 +56,3 @@ def queue_as_json(queue: QueueCounts) -> dict[str, Any]:
         "submitted_total": queue.submitted,
         "oldest_pending_age_s": queue.oldest_pending_age or 0.0,
     }
-
-
-def timestamp(seconds: float) -> str:
-    """Return seconds since the epoch as RFC 3339 in UTC, to the millisecond: 2026-11-29T15:00:00.123Z."""
-    # By milliseconds as a whole number: a float of seconds may lie just below the one that it stands for.
-    whole, milliseconds = divmod(round(seconds * 1000), 1000)
-    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

@@ -27,8 +27,6 @@ from prefork_q.ipc.fork import ignore_node_signals
 
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 
-EX_TEMPFAIL = 75
-
 LOG = "store.log"
 LOG_END = 16_384
 """Bytes at the end of the server's log that are searched for its last words."""
@@ -169,7 +167,7 @@ def become_server(settings: StoreSettings) -> int:
             f"after {settings.lock_wait:g} s",
             file=sys.stderr, flush=True,
         )  # fmt: skip
-        return EX_TEMPFAIL
+        return os.EX_TEMPFAIL
     os.set_inheritable(lock, True)
     os.umask(0o077)
     config = folder / "store.conf"

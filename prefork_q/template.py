@@ -29,7 +29,6 @@ from prefork_q.ipc.channel import Channel, ChannelClosed
 from prefork_q.ipc.fork import fork_detached
 from prefork_q.ipc.messages import Drain, Failed, Ready, Spawn, Spawned, SpawnFailed, Unsafe
 
-EX_CONFIG: Final = 78
 SPAWN_TIMEOUT: Final = 5.0
 """Seconds that the middle process has to make a newborn and exit."""
 IDLE: Final = 60.0
@@ -240,4 +239,4 @@ def _fail(channel: Channel, error: BaseException) -> int:
         channel.send(failure)
     except ChannelClosed:
         return 0
-    return EX_CONFIG
+    return os.EX_CONFIG

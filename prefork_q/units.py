@@ -1,8 +1,9 @@
-"""Durations and sizes as people write them: `500ms`, `30`, `5m`, `24h`; `512k`, `256KiB`, `1MB`."""
+"""Durations and sizes as people write them (`500ms`, `30`, `5m`, `24h`; `512k`, `256KiB`, `1MB`), and times."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d|w)?", re.ASCII)
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -61,3 +62,10 @@ def format_size(size: int) -> str:
         if size and size % 1024**power == 0:
             return f"{size // 1024**power} {unit}"
     return f"{size} B"
+
+
+def timestamp(seconds: float) -> str:
+    """Return seconds since the epoch as RFC 3339 in UTC, to the millisecond: 2026-11-29T15:00:00.123Z."""
+    # By milliseconds as a whole number: a float of seconds may lie just below the one that it stands for.
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

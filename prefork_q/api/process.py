@@ -31,7 +31,6 @@ from prefork_q.ipc.birth import Birth
 from prefork_q.ipc.channel import ChannelClosed
 from prefork_q.ipc.messages import Drain, Failed, Ready
 
-EX_CONFIG: Final = 78
 ORPHAN_DRAIN: Final = 5.0
 """Seconds for requests in flight when the master is gone: it would have said how long."""
 FLUSH_TIME: Final = 0.2
@@ -121,7 +120,7 @@ class ApiProcess:
     def _fail(self, reason: str, trace: str) -> int:
         if not self._say(Failed(reason, trace)):
             self._events.emit("failed", level="error", reason=reason, traceback=trace)
-        return EX_CONFIG
+        return os.EX_CONFIG
 
     def _say(self, message: Ready | Failed) -> bool:
         """Tell the master; False if it is gone, of which the loop will hear too."""

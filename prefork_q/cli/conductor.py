@@ -22,6 +22,7 @@ from prefork_q.ipc.fork import INTERNAL_ERROR
 from prefork_q.ipc.messages import Claim, DeathNotice, Drain, Failed, Message, Ready
 from prefork_q.ipc.scoreboard import boot_time
 from prefork_q.ipc.slot import WorkerSlot
+from prefork_q.master.stopping import API_PATIENCE
 from prefork_q.worker.bell import Bell
 
 WORKER, KEEPER, API = "worker", "keeper", "api"
@@ -33,8 +34,6 @@ IDLE_END: Final = 1.0
 """The same where nothing is known that it would have to give back."""
 LATE: Final = 2.0
 """Seconds after its deadline at which the worker's loop is not waited for any more."""
-API_PATIENCE: Final = 0.5
-"""Seconds for one more request on connections that are open."""
 
 
 class Conductor:

@@ -15,8 +15,9 @@ from prefork_q.cli.reach import Reach, reaching
 from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import NotFound
 from prefork_q.inspector import PAGE_LIMIT
-from prefork_q.presentation import as_json, timestamp
+from prefork_q.presentation import as_json
 from prefork_q.states import Status
+from prefork_q.units import timestamp
 
 
 @click.group("dead")

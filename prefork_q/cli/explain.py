@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from prefork_q.inspector import Inspector, NodeInfo
 from prefork_q.ipc.stats import MAX_QUEUES, MAX_TYPES
-from prefork_q.presentation import timestamp
 from prefork_q.states import Status
 from prefork_q.task import TaskRecord
+from prefork_q.units import timestamp
 
 SEARCHED = 10_000
 """Entries of a pending list that are searched for the task, from the end that is claimed first."""

@@ -17,10 +17,11 @@ from prefork_q.cli.parameters import duration, json_option
 from prefork_q.cli.reach import Reach, reaching
 from prefork_q.cli.record import missing, print_task
 from prefork_q.errors import Conflict, Invalid, Unavailable
-from prefork_q.presentation import as_json, timestamp
+from prefork_q.presentation import as_json
 from prefork_q.states import Status
 from prefork_q.strict_json import decode
 from prefork_q.task import TaskRecord
+from prefork_q.units import timestamp
 
 
 @click.group("task")

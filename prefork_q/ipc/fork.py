@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from prefork_q.events import mask_url
+
 INTERNAL_ERROR: Final = 70
 """Exit code of a child whose code raised (EX_SOFTWARE)."""
 
@@ -143,7 +145,7 @@ def _run_child(child: Callable[[], int], kept: tuple[int, ...]) -> None:
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
     except BaseException:
-        os.write(2, traceback.format_exc().encode(errors="replace"))
+        os.write(2, mask_url(traceback.format_exc()).encode(errors="replace"))
     finally:
         os._exit(code & 0xFF)
 

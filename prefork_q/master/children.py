@@ -162,7 +162,7 @@ class Place:
 
     def became_ready(self) -> None:
         self.was_ever_ready = True
-        self.backoff.is_ready()
+        self.backoff.worked()
 
     def missed(self, now: float, cause: str) -> float:
         """A process could not be made. Return in how many seconds the next may be."""

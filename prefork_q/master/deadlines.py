@@ -71,7 +71,7 @@ class Backoff:
         # The exponent is bounded before the power is taken: after a year of failures too.
         return float(min(self.cap, self.first * 2 ** min(self.failures - 1, 30)))
 
-    def is_ready(self) -> None:
+    def worked(self) -> None:
         """A birth went well: the next failure begins anew."""
         self.failures = 0
 

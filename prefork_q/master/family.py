@@ -53,8 +53,6 @@ from prefork_q.master.judge import Judge
 from prefork_q.master.settings import Generation
 from prefork_q.master.wires import Wires
 
-EX_CONFIG: Final = 78
-
 SETTLED: Final = 2.0
 """Seconds of life after which a process of any role but worker counts as one that had been ready: these
 say so before their first real work, and one that dies of it each time must not be reborn at full speed."""
@@ -375,7 +373,7 @@ class Family:
         self._tell_failure(child)
         # A keeper that says so has found that what is stored is not for this version, at whatever time.
         is_fatal = child.role == KEEPER or not self._was_ever_ready(child.role)
-        if exit.exit_code == EX_CONFIG and is_fatal and not self.is_closing:
+        if exit.exit_code == os.EX_CONFIG and is_fatal and not self.is_closing:
             self.gave_up = child.farewell or Failed(cause)
 
     def _forget_unborn(self, template: Child) -> None:

@@ -24,7 +24,7 @@ from prefork_q.master.births import Births
 from prefork_q.master.checkup import CheckUp
 from prefork_q.master.children import Slots
 from prefork_q.master.deadlines import TURN, OwnPace
-from prefork_q.master.family import EX_CONFIG, Family
+from prefork_q.master.family import Family
 from prefork_q.master.herald import Herald, Phase, Vitals
 from prefork_q.master.leftovers import end_leftovers
 from prefork_q.master.orders import Orders
@@ -188,7 +188,7 @@ class Master:
     def reap_children(self) -> None:
         self._family.reap()
         if self._family.gave_up is not None and self._stopping is None:
-            self._exit_code = EX_CONFIG
+            self._exit_code = os.EX_CONFIG
             self._events.emit("gave_up", level="error", reason=self._family.gave_up.reason)
             self._begin(StopPlan.at_once(boot_time()))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from prefork_q.master.children import WORKER, Child, Place, Slots
 from prefork_q.master.health import Condition, condition, told
 from prefork_q.master.settings import MasterSettings
 from prefork_q.master.totals import Totals
+from prefork_q.units import timestamp
 
 N = TypeVar("N", TypeStats, Histogram)
 
@@ -211,7 +211,7 @@ class Report:
                     "id": entry.id,
                     "type": entry.type,
                     "attempt": entry.attempt,
-                    "started_at": _rfc3339(wall + entry.started_at),
+                    "started_at": timestamp(wall + entry.started_at),
                     "runtime_s": round(max(0.0, now - entry.started_at), 3),
                 }
                 for entry in running
@@ -289,8 +289,3 @@ def _histogram(histogram: Histogram) -> dict[str, Any]:
 
 def _sum(index: int, total: Totals, roles: list[tuple[int, ...]]) -> int:
     return total.counters[index] + sum(counters[index] for counters in roles)
-
-
-def _rfc3339(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

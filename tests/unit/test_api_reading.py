@@ -14,7 +14,7 @@ from prefork_q.api.listing import read_cursor, write_cursor
 from prefork_q.api.problems import Problem
 from prefork_q.api.reading import instant, pointer, read_key
 from prefork_q.inspector import Cursor
-from prefork_q.presentation import timestamp
+from prefork_q.units import timestamp
 
 
 @given(

@@ -24,7 +24,7 @@ def test_being_ready_forgets_earlier_failures() -> None:
     backoff = Backoff()
     backoff.died(was_ready=False)
     backoff.died(was_ready=False)
-    backoff.is_ready()
+    backoff.worked()
     assert backoff.died(was_ready=False) == 0.5
 
 
