@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them (`500ms`, `30`, `5m`, `24h`; `512k`, `256KiB`, `1MB`), and times."""
+"""Durations (`500ms`, `30`, `5m`, `24h`), sizes (`512k`, `256KiB`, `1MB`) and times, as people write them."""
 
 from __future__ import annotations
 

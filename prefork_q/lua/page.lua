@@ -1,6 +1,6 @@
 -- page: the next tasks of one index, with their records. Changes nothing, and looks at a bounded number
--- of entries however long the index is. Whatever stays in the index while it is paged through is seen;
--- what moves meanwhile may be seen twice.
+-- of entries however long the index is. Whatever stays in the index while it is paged through is seen,
+-- unless more than a thousand newer ones are purged between two pages; what moves meanwhile may be seen twice.
 --
 -- KEYS[1]  root
 -- ARGV[1]  index   processing, delayed (the next due first), dead, recent (the newest first), or pending
@@ -28,17 +28,19 @@ local zset = root .. index
 -- A pending list still holds the ghosts of cancelled tasks; those are listed among the recent.
 if is_wanted.status == "" and index ~= "recent" then is_wanted.status = index end
 
--- New entries come in on the left, so an entry's place only grows: the last one seen is looked for from
--- where it was. If it is not found near there, nothing unseen has passed its old place.
+-- New entries come in on the left, so an entry's place grows, but for a purge, which takes the newest away: the
+-- last one seen is looked for around where it was. If it is not found there, so many have come that nothing
+-- unseen has passed its old place; but if it was purged, all that are left have moved.
 local DRIFT = 1000
 
 local function place_after()
   local place = tonumber(at)
-  local ids = redis.pcall("LRANGE", list, place, place + DRIFT)
+  local first = math.max(0, place - DRIFT)
+  local ids = redis.pcall("LRANGE", list, first, place + DRIFT)
   for i, id in ipairs(ids) do
-    if id == after then return place + i end
+    if id == after then return first + i end
   end
-  return place
+  return redis.call("EXISTS", TASK .. after) == 1 and place or 0
 end
 
 -- How many entries stand before (score, id), itself included if so asked; equal scores are in the order

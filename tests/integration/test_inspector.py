@@ -337,6 +337,18 @@ def test_a_long_list_is_read_in_windows(inspector: Inspector, redis_client: redi
     assert len(all_pages(lambda c: inspector.page(Status.PENDING, limit=100, cursor=c))) == 5_000
 
 
+def test_what_stays_pending_is_seen_though_newer_ones_are_purged(
+    inspector: Inspector, broker: Broker, submit: Any
+) -> None:
+    ids = submit(60)
+    first = inspector.page(Status.PENDING, limit=10)
+
+    broker.purge("default", limit=25)
+
+    rest = all_pages(lambda cursor: inspector.page(Status.PENDING, limit=10, cursor=cursor or first.next))
+    assert rest == ids[34::-1]
+
+
 def test_a_page_of_large_tasks_is_short(inspector: Inspector, submit: Any) -> None:
     submit(20, body=b'{"x":"' + b"x" * 200_000 + b'"}')
 
