@@ -47,15 +47,18 @@ class Listener:
     del_channel: Callable[[], None]
 
     def add_task(self, connection: Connection) -> None:
-        """Let a thread answer the first request of a connection."""
-        is_probe = connection.requests[0].path == ALIVE
+        """Let a thread answer the first request of a connection, once the client has read earlier answers."""
+        if connection.hold():
+            return
+        is_probe = connection.requests[0].path == ALIVE and len(connection.requests) == 1
         (self.probes if is_probe else self.task_dispatcher).add_task(connection)
 
     def maintenance(self, now: float) -> None:
         """Close the connections that have had their time. Called once a turn, by the loop."""
         for connection in list(self.active_channels.values()):
             if connection.is_overdue(self.limits):
-                connection.will_close = True
+                # At once: with will_close waitress would wait until the client reads.
+                connection.handle_close()
 
     def stop_accepting(self) -> None:
         """Leave further connections to the other processes that have this socket."""
@@ -117,6 +120,7 @@ class Server:
         self._on_turn = on_turn
         self._deadline: float | None = None
         self._patient_until = 0.0
+        self._cut = 0
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(limits.threads)
         self._probes = ThreadedTaskDispatcher()
@@ -165,7 +169,7 @@ class Server:
         while self._close_idle() and (left := self._deadline - time.monotonic()) > 0:
             patience = self._patient_until - time.monotonic()
             self._turn(min(TURN, left, patience) if patience > 0 else min(TURN, left))
-        return sum(1 for _ in self._connections())
+        return self._cut + sum(1 for _ in self._connections())
 
     def _turn(self, seconds: float) -> None:
         wasyncore.poll2(seconds, self._map)
@@ -176,7 +180,8 @@ class Server:
         is_any_left = False
         is_patient = time.monotonic() < self._patient_until
         for connection in list(self._connections()):
-            if connection.is_idle() and not is_patient:
+            if connection.is_overdue(self._limits) or (connection.is_idle() and not is_patient):
+                self._cut += connection.is_owed()
                 connection.handle_close()
             else:
                 is_any_left = True

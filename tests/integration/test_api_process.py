@@ -183,7 +183,39 @@ def test_a_request_that_never_arrives_whole_does_not_hold_up_a_drain(api: Api) -
         api.tell("drain 30")
         assert api.exit_code() == 0
 
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 6
+    assert api.events("stopped")[0]["requests_cut"] == 1
+
+
+def trickle(connection: socket.socket, size: int) -> None:
+    """Send a whole request, a tenth of a second from byte to byte of its body."""
+    connection.sendall(b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
+    for byte in b'{"type":"plain"}'.ljust(size):
+        time.sleep(0.1)
+        connection.sendall(bytes([byte]))
+
+
+def test_a_request_that_goes_on_arriving_is_answered_in_a_drain(api: Api) -> None:
+    with api.connect() as connection, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(trickle, connection, 35)
+        until(lambda: api.http("GET", "/healthz").status == 200, 5)
+        api.tell("drain 30")
+        sending.result(20)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 202")
+        assert api.exit_code() == 0
+    assert "requests_cut" not in api.events("stopped")[0]
+
+
+def test_a_request_that_is_still_arriving_at_the_end_of_a_drain_is_counted(api: Api) -> None:
+    with api.connect() as connection, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(trickle, connection, 1_000)
+        until(lambda: api.http("GET", "/healthz").status == 200, 5)
+        began = time.monotonic()
+        api.tell("drain 1.5")
+        assert api.exit_code() == 0
+        assert time.monotonic() - began < 4
+        assert isinstance(sending.exception(20), OSError)
+    assert api.events("stopped")[0]["requests_cut"] == 1
 
 
 def test_a_drain_is_bounded_whatever_redis_does(own_server: Server, new_api: Callable[..., Api]) -> None:
