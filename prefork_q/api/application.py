@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from prefork_q.api.reading import SAFE_METHODS, Environ
 from prefork_q.errors import PreforkQError, Unavailable
 from prefork_q.events import Events
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 StartResponse = Callable[..., Any]
 
 
@@ -118,6 +120,9 @@ class Application:
             path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
         except UnicodeError:
             raise Problem(400, "the path is not UTF-8 in percent-encoding") from None
+        if CONTROL.search(path):
+            # A rule's end would match before a line feed too.
+            raise Problem(404, f"there is nothing at {path[:200]!r}")
         method = environ["REQUEST_METHOD"]
         try:
             found: tuple[Route, dict[str, str]] = self._router.match(

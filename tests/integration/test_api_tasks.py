@@ -301,7 +301,9 @@ def test_every_flaw_of_a_payload_is_told(api: Api) -> None:
     "type",
     [
         "application/json", "Application/JSON", "application/json; charset=utf-8",
-        'application/json;charset="UTF-8"', "application/vnd.shop+json", "",
+        'application/json;charset="UTF-8"', "application/vnd.shop+json", "", "application/json;",
+        "application/json; charset=utf-8; x=y", 'application/json; profile="a"',
+        'application/json; profile="; charset=latin-1"; charset=utf-8',
     ],
 )  # fmt: skip
 def test_a_body_that_says_it_is_json_or_nothing_is_read(api: Api, type: str) -> None:
@@ -313,7 +315,8 @@ def test_a_body_that_says_it_is_json_or_nothing_is_read(api: Api, type: str) -> 
     [
         "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
         "application/xml", "text/json", "application/jsonp", "application/json; charset=latin-1",
-        "application/json, text/plain", "json", "application/json;", "application/octet-stream",
+        "application/json, text/plain", "json", "application/octet-stream", "application/json x",
+        'application/json; profile="a"; charset=latin-1', "application/json;charset*=utf-8''x",
     ],
 )  # fmt: skip
 def test_a_body_of_another_type_is_refused(api: Api, inspector: Inspector, type: str) -> None:
@@ -839,8 +842,11 @@ def test_a_wrong_method_is_405_with_what_is_possible(api: Api, method: str, path
 
 @pytest.mark.parametrize(
     "path",
-    ["/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dash", "/..", "/%2e%2e", "/metrics/"],
-)
+    [
+        "/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dash", "/..", "/%2e%2e", "/metrics/",
+        "/healthz%0a", "/queues/default/pause%0a", f"/tasks/{ID}%0A", "/tasks%00",
+    ],
+)  # fmt: skip
 def test_an_unknown_path_is_404(api: Api, path: str) -> None:
     reply = api.http("GET", path)
     assert reply.status == 404
