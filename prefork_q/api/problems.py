@@ -23,7 +23,7 @@ STATUS: dict[str, int] = {
 }
 """HTTP statuses of the codes of errors.py; what is not here is ours to mend: 500."""
 
-PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
+PHRASES = {413: "Content Too Large", 414: "URI Too Long", 422: "Unprocessable Content"}
 """Where RFC 9110 renamed a status after Python took over its older name."""
 
 
@@ -44,6 +44,7 @@ KINDS: Final[dict[str, Kind]] = {
     "method-not-allowed": Kind(405, "Not possible with this method"),
     "conflict": Kind(409, "The state of the task forbids it"),
     "too-large": Kind(413, "The body or the payload is too large"),
+    "target-too-long": Kind(414, "The request target is too long"),
     "unsupported-media-type": Kind(415, "The body is not of a type that is read"),
     "expectation-failed": Kind(417, "The expectation cannot be met"),
     "misdirected": Kind(421, "Not the host that answers here"),
