@@ -23,6 +23,9 @@ STATUS: dict[str, int] = {
 }
 """HTTP statuses of the codes of errors.py; what is not here is ours to mend: 500."""
 
+FLAWS_SHOWN: Final = 100
+"""Things to mend that an answer names; a request may have as many as it has bytes."""
+
 PHRASES = {413: "Content Too Large", 414: "URI Too Long", 422: "Unprocessable Content"}
 """Where RFC 9110 renamed a status after Python took over its older name."""
 
@@ -89,7 +92,7 @@ class Problem(Exception):
         self.status = status
         self.kind = kind or DEFAULT_KIND[status]
         self.detail = detail
-        self.flaws = tuple(flaws)
+        self.flaws = tuple(flaws[:FLAWS_SHOWN])
         self._headers = tuple(headers)
 
     @property

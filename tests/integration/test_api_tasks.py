@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -290,6 +291,25 @@ def test_wrong_requests_are_refused_with_422_and_a_pointer(api: Api, inspector: 
         assert "/tasks/1" + pointer in [flaw["pointer"] for flaw in problem(batch)["errors"]], (name, batch)
         assert "/tasks/1" in batch.json["detail"], name
     assert inspector.counts().totals.get("submitted", 0) == 0
+
+
+def test_however_much_is_to_be_mended_the_answer_is_short(api: Api) -> None:
+    process = psutil.Process(api.pid)
+    api.http("GET", "/healthz")
+    before = process.memory_info().rss
+    many = {f"m{n}": n for n in range(400_000)}
+    few = dict(list(many.items())[:50_000])
+    for path, document in (
+        ("/tasks/batch", {"tasks": [{"type": "plain", **many}]}),
+        ("/tasks/batch", {"tasks": [{"type": "plain", "x": 1, "y": 2}] * 1_000}),
+        ("/tasks", {"type": "plain", **few}),
+    ):
+        reply = api.http("POST", path, document)
+        assert reply.status == 422
+        assert len(problem(reply)["errors"]) == 100
+        assert "and at least" in reply.json["detail"]
+        assert len(reply.body) < 40_000
+    assert process.memory_info().rss - before < 250 << 20
 
 
 def test_every_flaw_of_a_payload_is_told(api: Api) -> None:
