@@ -28,8 +28,10 @@ __all__ = ["Limits", "Server"]
 TURN = 1.0
 """Seconds that the loop sleeps at most: its beat, and how finely time limits are kept."""
 
-RESERVED_DESCRIPTORS = 64
-"""Descriptors kept for Redis, for bodies in temporary files and for what the process has open."""
+RESERVED_DESCRIPTORS = 128
+"""Descriptors kept for what the process has open, and for what each thread asks Redis and the master."""
+PER_CONNECTION = 2
+"""Descriptors of a connection: its socket, and a temporary file for a large body or a large answer."""
 
 
 class Listener:
@@ -209,7 +211,11 @@ class Server:
 
 
 def _affordable(connections: int) -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
+    """Raise the limit of descriptors as far as so many connections need, and return how many can be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = PER_CONNECTION * connections + RESERVED_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    return max(16, min(connections, soft - RESERVED_DESCRIPTORS))
+    limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(16, min(connections, (limit - RESERVED_DESCRIPTORS) // PER_CONNECTION))
