@@ -67,6 +67,19 @@ PREFIX: Final = "urn:prefork-q:problem:"
 DEFAULT_KIND: Final[dict[int, str]] = {kind.status: word for word, kind in reversed(KINDS.items())}
 
 
+UNAVAILABLE: Final[dict[str, str]] = {
+    "connection": "Redis cannot be reached",
+    "timeout": "Redis does not answer in time",
+    "loading": "Redis is loading its data",
+    "readonly": "Redis is a read-only replica; waiting for a primary",
+    "full": "Redis takes no writes: it is full, or cannot store them on its disk",
+    "busy": "Redis is busy, or has no room for another client",
+    "denied": "Redis denies access",
+}
+"""What clients are told by the kind of an `Unavailable`; its own text may name hosts and paths."""
+REFUSED: Final = "Redis refused a command"
+
+
 class Flaw(NamedTuple):
     """One thing to mend: a JSON pointer to it (RFC 6901) and how. `kind` is the one of KINDS that it makes of
     a request with nothing else to mend, "" for what goes by its place."""
@@ -121,7 +134,8 @@ def problem_of(error: errors.PreforkQError) -> Problem:
     status = STATUS.get(error.code, 500)
     if isinstance(error, errors.Unavailable):
         seconds = max(1, math.ceil(error.retry_after))
-        return Problem(status, str(error), headers=[("Retry-After", str(seconds))])
+        detail = UNAVAILABLE.get(error.kind, REFUSED)
+        return Problem(status, detail, headers=[("Retry-After", str(seconds))])
     if isinstance(error, errors.InvalidPayload):
         flaws = [Flaw(*flaw) for flaw in error.errors] or [Flaw(error.pointer, error.detail)]
         return Problem(status, error.detail, flaws, kind="invalid-payload")
