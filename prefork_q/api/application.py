@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,6 +21,9 @@ from prefork_q.api.reading import SAFE_METHODS, Environ
 from prefork_q.errors import PreforkQError, Unavailable
 from prefork_q.events import Events
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+TELL = 60.0
+"""Seconds between two lines of the log about the same kind of trouble with Redis."""
 StartResponse = Callable[..., Any]
 
 
@@ -42,6 +48,9 @@ class Application:
         self._access = access
         self._on_unavailable = on_unavailable
         self._on_close = on_close
+        self._lock = threading.Lock()
+        self._tell_at: dict[str, float] = {}
+        """By kind of trouble: when the log may be told again (monotonic)."""
         # bottle finds the function; what it would make of errors and answers is for browsers.
         self._router = bottle.Router()
         for route in routes:
@@ -100,6 +109,7 @@ class Application:
             raise
         except PreforkQError as error:
             if isinstance(error, Unavailable):
+                self._tell(error)
                 self._on_unavailable(error.kind)
             problem = problem_of(error)
             if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -118,6 +128,9 @@ class Application:
             path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
         except UnicodeError:
             raise Problem(400, "the path is not UTF-8 in percent-encoding") from None
+        if CONTROL.search(path):
+            # A rule's end would match before a line feed too.
+            raise Problem(404, f"there is nothing at {path[:200]!r}")
         method = environ["REQUEST_METHOD"]
         try:
             found: tuple[Route, dict[str, str]] = self._router.match(
@@ -134,6 +147,16 @@ class Application:
             raise Problem(
                 405, f"{method[:20]} is not possible here; possible: {allowed}", headers=[("Allow", allowed)]
             ) from None
+
+    def _tell(self, error: Unavailable) -> None:
+        """Tell the log what is in no answer, once in a while."""
+        now = time.monotonic()
+        with self._lock:
+            is_told = now >= self._tell_at.get(error.kind, now)
+            if is_told:
+                self._tell_at[error.kind] = now + TELL
+        if is_told:
+            self._events.emit("redis_failed", level="warning", kind=error.kind, error=str(error))
 
     def _failed(self, environ: Environ) -> Problem:
         """Tell the log of an error that is ours, and return what the client may know of it."""

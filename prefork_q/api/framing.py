@@ -21,6 +21,9 @@ from prefork_q.api.problems import Problem
 REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
 FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
+ABSOLUTE = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
+STRAY = re.compile(rb"(?:\r\n)*(?:[ \t\n\x0b\f]|\r[^\n])")
+"""White space before a request that is no empty line; waitress would skip it."""
 MAX_FIELDS = 100
 MAX_LENGTH_DIGITS = 18
 """More digits are no length of anything; and int() refuses thousands of them with an error of its own."""
@@ -68,6 +71,7 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
     body_rcv: Any
     header_plus: bytes
     content_length: int
+    request_uri: str
 
     def __init__(
         self, adj: Any, judge: Callable[[StrictParser], Problem | None] = lambda request: None
@@ -77,16 +81,17 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
 
     def received(self, data: bytes) -> int:
         """Take what belongs to this request, and return how much that was."""
-        if self.body_rcv is None and not self.header_plus and data[:1] in (b" ", b"\t"):
+        is_new = not self.headers_finished
+        header = self.header_plus + data if is_new else b""
+        if STRAY.match(header):
             self.refuse(400, "a request begins with its method, not with white space")
             self.error, self.completed = self.refusal, True
             return len(data)
-        is_new = not self.headers_finished
         consumed: int = super().received(data)
         if is_new and self._is_awaited(len(data) - consumed) and (problem := self._judge(self)) is not None:
             self.error, self.completed = Refusal(problem), True
         if self.error is not None and not isinstance(self.error, Refusal):
-            self.error = self.refusal or Refusal(Problem(self.error.code, self.explain(self.error)))
+            self.error = self.refusal or Refusal(self.explained(self.error, header))
         if self.completed:
             # A client is told to go on only while something of its request is still to come: waitress
             # would otherwise wait for the rest of a request that it has refused or that has no body.
@@ -111,6 +116,15 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
         except ValueError as error:
             # A target such as `http://[::1/`, which urlsplit refuses in its own way.
             raise self.refuse(400, f"the request target is no URL: {error}") from error
+        if match := ABSOLUTE.match(self.request_uri.encode("latin-1")):
+            # It names the host, whatever the field Host says (RFC 9112, 3.2.2).
+            self.headers["HOST"] = match[1].decode("latin-1")
+            self.path = self.path or "/"
+        options = {option.strip(" \t").lower() for option in self.headers.get("CONNECTION", "").split(",")}
+        if "close" in options:
+            # waitress knows the word when it stands alone.
+            self.headers["CONNECTION"] = "close"
+            self.connection_close = True
         if self.chunked:
             self.body_rcv = StrictChunks(self.body_rcv.getbuf())
 
@@ -123,6 +137,7 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
         version = match[3] + b"." + match[4]
         if version not in (b"1.0", b"1.1"):
             raise self.refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        self.check_target(match[1], match[2])
 
         fields: dict[bytes, list[bytes]] = {}
         lines = [line for line in rest.split(b"\r\n") if line]
@@ -143,6 +158,15 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
             raise self.refuse(400, "Content-Length and Transfer-Encoding exclude each other")
         if version == b"1.1" and any(value.lower() != b"100-continue" for value in fields.get(b"expect", [])):
             raise self.refuse(417, "the only expectation that can be met is 100-continue")
+
+    def check_target(self, method: bytes, target: bytes) -> None:
+        if target.startswith(b"/") or (method == b"OPTIONS" and target == b"*"):
+            return
+        match = ABSOLUTE.match(target)
+        if match is None:
+            raise self.refuse(400, "the request target is a path, or a URL with http or https")
+        if not HOST.fullmatch(match[1]):
+            raise self.refuse(400, "the host of the request target is not a name or an address")
 
     def check_host(self, hosts: list[bytes], version: bytes) -> None:
         if len(hosts) > 1 or (version == b"1.1" and not hosts):
@@ -173,13 +197,17 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]
         self.refusal = Refusal(Problem(status, detail))
         return ParsingError(detail)
 
-    def explain(self, error: Any) -> str:
-        """Return what to mend, for what waitress itself refuses."""
+    def explained(self, error: Any, header: bytes) -> Problem:
+        """Return what to mend, for what waitress itself refuses; `header` is what has come of it."""
         if error.code == 413:
-            return f"at most {self.adj.max_request_body_size - 1} bytes of a body are read"
-        if error.code == 431:
-            return f"at most {self.adj.max_request_header_size} bytes of a header are read"
-        return str(error.body)
+            detail = f"at most {self.adj.max_request_body_size - 1} bytes of a body are read"
+            return Problem(413, detail)
+        if error.code != 431:
+            return Problem(error.code, str(error.body))
+        limit = self.adj.max_request_header_size
+        if b"\r\n" in header.lstrip(b"\r\n")[:limit]:
+            return Problem(431, f"at most {limit} bytes of a header are read")
+        return Problem(414, f"the request target is too long: at most {limit} bytes of a header are read")
 
 
 class StrictChunks:

@@ -8,7 +8,7 @@ from prefork_q.api.answers import Answer, Route, json_answer
 from prefork_q.api.node import Node
 from prefork_q.api.problems import Problem
 from prefork_q.api.reading import Environ
-from prefork_q.errors import PreforkQError, Unavailable
+from prefork_q.errors import PreforkQError
 from prefork_q.inspector import Inspector
 
 ALIVE: Final = "/healthz"
@@ -33,13 +33,10 @@ class Health:
         return json_answer({"status": "ok"})
 
     def ready(self, environ: Environ) -> Answer:
-        try:
-            self._inspector.ping()
-            ready = self._ready_workers()
-        except Unavailable as error:
-            raise not_ready(str(error)) from error
+        self._inspector.ping()
+        ready = self._ready_workers()
         if not ready:
-            raise not_ready("no worker is ready")
+            raise Problem(503, "no worker is ready", headers=[("Retry-After", "1")])
         return json_answer({"status": "ready", "workers": ready})
 
     def _ready_workers(self) -> int:
@@ -49,7 +46,3 @@ class Health:
             return self._node.ready_workers()
         except PreforkQError:
             return sum(node.ready for node in self._inspector.nodes())
-
-
-def not_ready(detail: str) -> Problem:
-    return Problem(503, detail, headers=[("Retry-After", "1")])

@@ -64,7 +64,11 @@ class Metrics:
             if node is None:
                 raise
             counts = None
-        encode, content_type = choose_encoder(accepted)
+        try:
+            encode, content_type = choose_encoder(accepted)
+        except (TypeError, ValueError):
+            # What was asked for as a version is none; the library compares it with numbers.
+            encode, content_type = choose_encoder("")
         return Answer(200, encode(Families(node, counts)), content_type)
 
     def _counts(self) -> Counts:

@@ -89,7 +89,7 @@ NO_BODY: Final = {"content": {JSON: {"schema": ref("Nothing")}}}
 TASK_LINKS: Final = links("getTask", "cancelTask")
 DEAD_LINKS: Final = links("getDeadTask", "retryDeadTask", "deleteDeadTask", of="/tasks/0/id")
 
-EVERYWHERE: Final = (400, 421, 422, 431, 500, 503)
+EVERYWHERE: Final = (400, 414, 421, 422, 431, 500, 503)
 """Statuses of refusals that any request may meet."""
 NEEDING_TOKENS: Final = (401, 403)
 

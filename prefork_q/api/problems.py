@@ -23,7 +23,10 @@ STATUS: dict[str, int] = {
 }
 """HTTP statuses of the codes of errors.py; what is not here is ours to mend: 500."""
 
-PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
+FLAWS_SHOWN: Final = 100
+"""Things to mend that an answer names; a request may have as many as it has bytes."""
+
+PHRASES = {413: "Content Too Large", 414: "URI Too Long", 422: "Unprocessable Content"}
 """Where RFC 9110 renamed a status after Python took over its older name."""
 
 
@@ -44,6 +47,7 @@ KINDS: Final[dict[str, Kind]] = {
     "method-not-allowed": Kind(405, "Not possible with this method"),
     "conflict": Kind(409, "The state of the task forbids it"),
     "too-large": Kind(413, "The body or the payload is too large"),
+    "target-too-long": Kind(414, "The request target is too long"),
     "unsupported-media-type": Kind(415, "The body is not of a type that is read"),
     "expectation-failed": Kind(417, "The expectation cannot be met"),
     "misdirected": Kind(421, "Not the host that answers here"),
@@ -61,6 +65,19 @@ KINDS: Final[dict[str, Kind]] = {
 PREFIX: Final = "urn:prefork-q:problem:"
 
 DEFAULT_KIND: Final[dict[int, str]] = {kind.status: word for word, kind in reversed(KINDS.items())}
+
+
+UNAVAILABLE: Final[dict[str, str]] = {
+    "connection": "Redis cannot be reached",
+    "timeout": "Redis does not answer in time",
+    "loading": "Redis is loading its data",
+    "readonly": "Redis is a read-only replica; waiting for a primary",
+    "full": "Redis takes no writes: it is full, or cannot store them on its disk",
+    "busy": "Redis is busy, or has no room for another client",
+    "denied": "Redis denies access",
+}
+"""What clients are told by the kind of an `Unavailable`; its own text may name hosts and paths."""
+REFUSED: Final = "Redis refused a command"
 
 
 class Flaw(NamedTuple):
@@ -88,7 +105,7 @@ class Problem(Exception):
         self.status = status
         self.kind = kind or DEFAULT_KIND[status]
         self.detail = detail
-        self.flaws = tuple(flaws)
+        self.flaws = tuple(flaws[:FLAWS_SHOWN])
         self._headers = tuple(headers)
 
     @property
@@ -117,7 +134,8 @@ def problem_of(error: errors.PreforkQError) -> Problem:
     status = STATUS.get(error.code, 500)
     if isinstance(error, errors.Unavailable):
         seconds = max(1, math.ceil(error.retry_after))
-        return Problem(status, str(error), headers=[("Retry-After", str(seconds))])
+        detail = UNAVAILABLE.get(error.kind, REFUSED)
+        return Problem(status, detail, headers=[("Retry-After", str(seconds))])
     if isinstance(error, errors.InvalidPayload):
         flaws = [Flaw(*flaw) for flaw in error.errors] or [Flaw(error.pointer, error.detail)]
         return Problem(status, error.detail, flaws, kind="invalid-payload")

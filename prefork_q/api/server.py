@@ -28,8 +28,10 @@ __all__ = ["Limits", "Server"]
 TURN = 1.0
 """Seconds that the loop sleeps at most: its beat, and how finely time limits are kept."""
 
-RESERVED_DESCRIPTORS = 64
-"""Descriptors kept for Redis, for bodies in temporary files and for what the process has open."""
+RESERVED_DESCRIPTORS = 128
+"""Descriptors kept for what the process has open, and for what each thread asks Redis and the master."""
+PER_CONNECTION = 2
+"""Descriptors of a connection: its socket, and a temporary file for a large body or a large answer."""
 
 
 class Listener:
@@ -47,15 +49,18 @@ class Listener:
     del_channel: Callable[[], None]
 
     def add_task(self, connection: Connection) -> None:
-        """Let a thread answer the first request of a connection."""
-        is_probe = connection.requests[0].path == ALIVE
+        """Let a thread answer the first request of a connection, once the client has read earlier answers."""
+        if connection.hold():
+            return
+        is_probe = connection.requests[0].path == ALIVE and len(connection.requests) == 1
         (self.probes if is_probe else self.task_dispatcher).add_task(connection)
 
     def maintenance(self, now: float) -> None:
         """Close the connections that have had their time. Called once a turn, by the loop."""
         for connection in list(self.active_channels.values()):
             if connection.is_overdue(self.limits):
-                connection.will_close = True
+                # At once: with will_close waitress would wait until the client reads.
+                connection.handle_close()
 
     def stop_accepting(self) -> None:
         """Leave further connections to the other processes that have this socket."""
@@ -117,6 +122,7 @@ class Server:
         self._on_turn = on_turn
         self._deadline: float | None = None
         self._patient_until = 0.0
+        self._cut = 0
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(limits.threads)
         self._probes = ThreadedTaskDispatcher()
@@ -165,7 +171,7 @@ class Server:
         while self._close_idle() and (left := self._deadline - time.monotonic()) > 0:
             patience = self._patient_until - time.monotonic()
             self._turn(min(TURN, left, patience) if patience > 0 else min(TURN, left))
-        return sum(1 for _ in self._connections())
+        return self._cut + sum(1 for _ in self._connections())
 
     def _turn(self, seconds: float) -> None:
         wasyncore.poll2(seconds, self._map)
@@ -176,7 +182,8 @@ class Server:
         is_any_left = False
         is_patient = time.monotonic() < self._patient_until
         for connection in list(self._connections()):
-            if connection.is_idle() and not is_patient:
+            if connection.is_overdue(self._limits) or (connection.is_idle() and not is_patient):
+                self._cut += connection.is_owed()
                 connection.handle_close()
             else:
                 is_any_left = True
@@ -204,7 +211,11 @@ class Server:
 
 
 def _affordable(connections: int) -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
+    """Raise the limit of descriptors as far as so many connections need, and return how many can be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = PER_CONNECTION * connections + RESERVED_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    return max(16, min(connections, soft - RESERVED_DESCRIPTORS))
+    limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(16, min(connections, (limit - RESERVED_DESCRIPTORS) // PER_CONNECTION))

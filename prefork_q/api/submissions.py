@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from prefork_q.api.problems import Flaw, Problem
+from prefork_q.api.problems import FLAWS_SHOWN, Flaw, Problem
 from prefork_q.api.reading import instant, pointer
 from prefork_q.errors import Invalid, InvalidPayload, TooLarge
 from prefork_q.handler import Handler
@@ -17,7 +18,6 @@ from prefork_q.task import Submission
 Handlers = Mapping[str, Handler[..., Any]]
 BATCH_LIMIT: Final = 1_000
 NAMES_SHOWN: Final = 20
-FLAWS_SHOWN: Final = 100
 
 
 def _not_null(value: object) -> object:
@@ -48,6 +48,10 @@ class TaskRequest(BaseModel):
     max_attempts: Annotated[int | None, NotNull] = None
     timeout_s: Annotated[float | None, NotNull] = None
     idempotency_key: Annotated[str | None, NotNull] = None
+
+
+MEMBERS: Final = TaskRequest.model_fields.keys()
+UNKNOWN: Final = f"unknown member; known: {', '.join(MEMBERS)}"
 
 
 class Reader:
@@ -95,14 +99,21 @@ class Reader:
             if submission is not None:
                 submissions.append(submission)
             flaws += [Flaw(pointer("tasks", index) + flaw.pointer, flaw.detail) for flaw in found]
+            if len(flaws) >= FLAWS_SHOWN:
+                break
         if flaws:
-            raise Problem(422, f"nothing was submitted: {summary(flaws)}", flaws[:FLAWS_SHOWN])
+            raise Problem(422, f"nothing was submitted: {summary(flaws)}", flaws)
         return submissions
 
     def _read(self, document: object, key: str | None, flaws: list[Flaw]) -> Submission | None:
         """Return a submission; None if there was something to add to `flaws`."""
         if not isinstance(document, dict):
             flaws.append(Flaw("", "a task is asked for with a JSON object"))
+            return None
+        # Not left to pydantic, which keeps more than a kilobyte for each.
+        unknown = islice((name for name in document if name not in MEMBERS), FLAWS_SHOWN)
+        if found := [Flaw(pointer(name), UNKNOWN) for name in unknown]:
+            flaws += found
             return None
         try:
             request = TaskRequest.model_validate(document)
@@ -159,12 +170,10 @@ def kind_of(flaw: Flaw) -> str:
 def summary(flaws: Sequence[Flaw]) -> str:
     """Return what to mend in one sentence."""
     first = flaws[0]
-    others = f" (and {len(flaws) - 1} more)" if len(flaws) > 1 else ""
+    least = "at least " if len(flaws) >= FLAWS_SHOWN else ""
+    others = f" (and {least}{len(flaws) - 1} more)" if len(flaws) > 1 else ""
     return f"{first.pointer or 'the body'}: {first.detail}{others}"
 
 
 def _flaw(problem: Any) -> Flaw:
-    detail = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        detail = f"unknown member; known: {', '.join(TaskRequest.model_fields)}"
-    return Flaw(pointer(*problem["loc"]), detail)
+    return Flaw(pointer(*problem["loc"]), problem["msg"].removeprefix("Value error, "))

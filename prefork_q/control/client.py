@@ -39,11 +39,15 @@ def ask(
 
     Raises:
         NotRunning: there is no socket at `path`, or nobody listens there, or it may not be opened.
-        NoAnswer: no whole answer came in time.
+        NoAnswer: no whole answer came in time, or this process has no descriptor left to ask with.
         CommandFailed: the master answered with an error.
     """
     deadline = time.monotonic() + timeout
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise NoAnswer(f"the master at {path} cannot be asked: {error.strerror or error}") from error
+    with connection:
         line = _talk(connection, os.fspath(path), encode_request(Request(command, arguments or {})), deadline)
     try:
         answer = json.loads(line)

@@ -33,7 +33,7 @@ PATH_LIMIT: Final = 107
 BREATH: Final = 0.1
 """Seconds without accepting after that failed: out of descriptors, the next turn would only fail again."""
 MAX_CLIENTS: Final = 128
-"""More wait in the kernel's queue."""
+"""For one more the oldest is dropped that has not asked yet; if all have, it waits in the kernel's queue."""
 BACKLOG: Final = 256
 LOOK: Final = 2.0
 """Seconds between two looks whether the socket is still there."""
@@ -130,8 +130,9 @@ class ControlServer:
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
-            elif key.fd in self._clients:
-                self._advance(key.data)
+            elif (client := self._clients.get(key.fd)) is not None and client is key.data:
+                # Who was dropped in this turn may have left the number to somebody else.
+                self._advance(client)
         now = time.monotonic()
         if self._accepts_at is not None and self._accepts_at <= now:
             self._accepts_at = None
@@ -160,8 +161,11 @@ class ControlServer:
             self._lock = -1
 
     def _accept(self) -> None:
-        while self._listener is not None and self._selector is not None:
-            if len(self._clients) >= MAX_CLIENTS:
+        # Bounded, so that a crowd that keeps coming does not hold the loop.
+        for _ in range(MAX_CLIENTS):
+            if self._listener is None or self._selector is None:
+                return
+            if not self._has_room():
                 self._listen_again(False)
                 return
             try:
@@ -185,6 +189,19 @@ class ControlServer:
             self._selector.register(connection, selectors.EVENT_READ, client)
             self._advance(client)
 
+    def _has_room(self) -> bool:
+        """Tell whether one more can be let in, after dropping the oldest that says nothing if need be."""
+        if len(self._clients) < MAX_CLIENTS:
+            return True
+        for client in list(self._clients.values()):
+            # Its request may have come by now.
+            self._advance(client)
+            if client.outgoing is None and client.connection.fileno() >= 0:
+                self._drop(client)
+            if len(self._clients) < MAX_CLIENTS:
+                return True
+        return False
+
     def _advance(self, client: _Client) -> None:
         try:
             if client.outgoing is None:
@@ -202,13 +219,13 @@ class ControlServer:
             data = client.connection.recv(MAX_REQUEST)
             client.incoming += data
             line, newline, _ = client.incoming.partition(b"\n")
-            if newline:
-                answer = DENIED if client.is_denied else self._answer_to(bytes(line))
-                client.outgoing = memoryview(answer)
-            elif len(client.incoming) > MAX_REQUEST:
+            if len(line) + len(newline) > MAX_REQUEST:
                 client.outgoing = memoryview(
                     encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
                 )
+            elif newline:
+                answer = DENIED if client.is_denied else self._answer_to(bytes(line))
+                client.outgoing = memoryview(answer)
             elif not data:
                 raise ConnectionAbortedError
 

@@ -232,6 +232,16 @@ def test_a_site_whose_name_points_here_is_refused(open_api: Api, api: Api) -> No
     assert api.http("GET", "/tasks", headers={"Host": "tasks.example"} | token).status == 200
 
 
+def test_the_host_of_an_absolute_target_counts(open_api: Api) -> None:
+    def ask(target: str, host: str) -> list[int]:
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        return open_api.raw(request.encode())
+
+    assert ask("http://evil.example/queues", "localhost") == [421]
+    assert ask("HTTPS://evil.example:80?limit=1", "localhost") == [421]
+    assert ask("http://localhost/queues", "evil.example") == [200]
+
+
 def test_no_other_origin_is_told_that_it_may_read(open_api: Api) -> None:
     for method in ("GET", "OPTIONS"):
         reply = open_api.http(method, "/tasks", headers={"Origin": "http://evil.example"})

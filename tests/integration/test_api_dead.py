@@ -324,6 +324,12 @@ def test_openmetrics_is_spoken_too(api: Api) -> None:
     assert reply.body.endswith(b"# EOF\n")
 
 
+@pytest.mark.parametrize("version", ["abc", "", "1.0.0.0.x", "1.", "2.x", "9.9.9"])
+def test_a_version_of_openmetrics_that_is_none_is_answered_as_text(api: Api, version: str) -> None:
+    reply = api.http("GET", "/metrics", headers={"Accept": f"application/openmetrics-text;version={version}"})
+    assert reply.status == 200
+
+
 # -- probes
 
 

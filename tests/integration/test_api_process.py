@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -183,7 +184,39 @@ def test_a_request_that_never_arrives_whole_does_not_hold_up_a_drain(api: Api) -
         api.tell("drain 30")
         assert api.exit_code() == 0
 
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 6
+    assert api.events("stopped")[0]["requests_cut"] == 1
+
+
+def trickle(connection: socket.socket, size: int) -> None:
+    """Send a whole request, a tenth of a second from byte to byte of its body."""
+    connection.sendall(b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
+    for byte in b'{"type":"plain"}'.ljust(size):
+        time.sleep(0.1)
+        connection.sendall(bytes([byte]))
+
+
+def test_a_request_that_goes_on_arriving_is_answered_in_a_drain(api: Api) -> None:
+    with api.connect() as connection, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(trickle, connection, 35)
+        until(lambda: api.http("GET", "/healthz").status == 200, 5)
+        api.tell("drain 30")
+        sending.result(20)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 202")
+        assert api.exit_code() == 0
+    assert "requests_cut" not in api.events("stopped")[0]
+
+
+def test_a_request_that_is_still_arriving_at_the_end_of_a_drain_is_counted(api: Api) -> None:
+    with api.connect() as connection, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(trickle, connection, 1_000)
+        until(lambda: api.http("GET", "/healthz").status == 200, 5)
+        began = time.monotonic()
+        api.tell("drain 1.5")
+        assert api.exit_code() == 0
+        assert time.monotonic() - began < 4
+        assert isinstance(sending.exception(20), OSError)
+    assert api.events("stopped")[0]["requests_cut"] == 1
 
 
 def test_a_drain_is_bounded_whatever_redis_does(own_server: Server, new_api: Callable[..., Api]) -> None:
@@ -246,11 +279,16 @@ def test_it_begins_while_redis_is_away_and_goes_on_when_it_is_back(
         ("GET", "/readyz", None),
         ("GET", "/metrics", None),
     ]
+    address = own_server.url.removeprefix("redis://")
     for method, path, body in requests:
         reply = api.http(method, path, body)
         assert reply.status == 503, path
         assert int(reply.headers["retry-after"]) >= 1, path
-        problem(reply)
+        # Where Redis is, and what the system says of it, is for the log alone.
+        assert problem(reply)["detail"] == "Redis cannot be reached", path
+    (told,) = api.events("redis_failed")
+    assert told["kind"] == "connection"
+    assert address.partition("/")[0] in told["error"]
     assert api.http("GET", "/healthz").status == 200
     assert api.http("POST", "/tasks", {"type": "nobody"}).status == 422
 
@@ -372,6 +410,31 @@ def test_it_serves_with_few_descriptors(server: Server, new_api: Callable[..., A
         for connection in connections:
             connection.close()
     assert os.path.exists(f"/proc/{api.pid}")
+
+
+def test_it_raises_its_limit_of_descriptors_to_what_connections_need(api: Api) -> None:
+    soft, hard = psutil.Process(api.pid).rlimit(psutil.RLIMIT_NOFILE)
+
+    assert soft >= min(hard, 2_100)
+
+
+def test_without_a_descriptor_left_requests_are_refused_for_now(api: Api) -> None:
+    process = psutil.Process(api.pid)
+    _, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    assert api.http("GET", "/metrics").status == 200
+    # The two ask the node's master.
+    paths = (b"/node", b"/readyz")
+    with ExitStack() as stack:
+        connections = [stack.enter_context(api.connect()) for _ in paths]
+        for connection in connections:
+            connection.sendall(GET)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        used = {int(name) for name in os.listdir(f"/proc/{api.pid}/fd")}
+        process.rlimit(psutil.RLIMIT_NOFILE, (min({*range(len(used) + 1)} - used), hard))
+        for path, connection in zip(paths, connections, strict=True):
+            connection.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 503"), (path, api.log())
+    assert api.events("request_failed") == [], api.log()
 
 
 def test_connections_that_a_firewall_has_dropped_cost_no_request(

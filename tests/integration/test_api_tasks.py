@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -292,6 +293,25 @@ def test_wrong_requests_are_refused_with_422_and_a_pointer(api: Api, inspector: 
     assert inspector.counts().totals.get("submitted", 0) == 0
 
 
+def test_however_much_is_to_be_mended_the_answer_is_short(api: Api) -> None:
+    process = psutil.Process(api.pid)
+    api.http("GET", "/healthz")
+    before = process.memory_info().rss
+    many = {f"m{n}": n for n in range(400_000)}
+    few = dict(list(many.items())[:50_000])
+    for path, document in (
+        ("/tasks/batch", {"tasks": [{"type": "plain", **many}]}),
+        ("/tasks/batch", {"tasks": [{"type": "plain", "x": 1, "y": 2}] * 1_000}),
+        ("/tasks", {"type": "plain", **few}),
+    ):
+        reply = api.http("POST", path, document)
+        assert reply.status == 422
+        assert len(problem(reply)["errors"]) == 100
+        assert "and at least" in reply.json["detail"]
+        assert len(reply.body) < 40_000
+    assert process.memory_info().rss - before < 250 << 20
+
+
 def test_every_flaw_of_a_payload_is_told(api: Api) -> None:
     errors = problem(submit(api, "add", payload={"a": "x", "b": None, "c": 1}))["errors"]
     assert {flaw["pointer"] for flaw in errors} == {"/payload/a", "/payload/b", "/payload/c"}
@@ -301,7 +321,9 @@ def test_every_flaw_of_a_payload_is_told(api: Api) -> None:
     "type",
     [
         "application/json", "Application/JSON", "application/json; charset=utf-8",
-        'application/json;charset="UTF-8"', "application/vnd.shop+json", "",
+        'application/json;charset="UTF-8"', "application/vnd.shop+json", "", "application/json;",
+        "application/json; charset=utf-8; x=y", 'application/json; profile="a"',
+        'application/json; profile="; charset=latin-1"; charset=utf-8',
     ],
 )  # fmt: skip
 def test_a_body_that_says_it_is_json_or_nothing_is_read(api: Api, type: str) -> None:
@@ -313,7 +335,8 @@ def test_a_body_that_says_it_is_json_or_nothing_is_read(api: Api, type: str) -> 
     [
         "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
         "application/xml", "text/json", "application/jsonp", "application/json; charset=latin-1",
-        "application/json, text/plain", "json", "application/json;", "application/octet-stream",
+        "application/json, text/plain", "json", "application/octet-stream", "application/json x",
+        'application/json; profile="a"; charset=latin-1', "application/json;charset*=utf-8''x",
     ],
 )  # fmt: skip
 def test_a_body_of_another_type_is_refused(api: Api, inspector: Inspector, type: str) -> None:
@@ -675,13 +698,18 @@ def test_a_wait_asks_redis_only_a_few_times(api: Api, redis_client: redis.Redis)
     assert sum(stats["calls"] for stats in calls.values()) < 30
 
 
-def test_a_client_that_goes_away_gives_its_room_back(api: Api, redis_client: redis.Redis) -> None:
+@pytest.mark.parametrize("more", [b"", b"GET /healthz HTTP/1.1\r\n"])
+def test_a_client_that_goes_away_gives_its_room_back(
+    api: Api, redis_client: redis.Redis, more: bytes
+) -> None:
     id = submit(api).json["id"]
     connections = [api.connect() for _ in range(24)]
     for connection in connections:
         connection.sendall(b"GET /tasks/%s?wait=60 HTTP/1.1\r\nHost: x\r\n\r\n" % id.encode())
     until(lambda: len(redis_client.pubsub_channels()) == 1, 10)
     for connection in connections:
+        # Nobody reads it before the answer, and the end stands behind it.
+        connection.sendall(more)
         connection.close()
 
     until(lambda: redis_client.pubsub_channels() == [], 10, "the end of all waits")
@@ -834,8 +862,11 @@ def test_a_wrong_method_is_405_with_what_is_possible(api: Api, method: str, path
 
 @pytest.mark.parametrize(
     "path",
-    ["/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dash", "/..", "/%2e%2e", "/metrics/"],
-)
+    [
+        "/index.html", "/task", "/tasks/", "/tasks/x/y/z", "/openapi", "/dash", "/..", "/%2e%2e", "/metrics/",
+        "/healthz%0a", "/queues/default/pause%0a", f"/tasks/{ID}%0A", "/tasks%00",
+    ],
+)  # fmt: skip
 def test_an_unknown_path_is_404(api: Api, path: str) -> None:
     reply = api.http("GET", path)
     assert reply.status == 404

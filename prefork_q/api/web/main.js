@@ -17,7 +17,7 @@ let shownAt = ""; // when all that was asked for came last
 function readRoute() {
   const [place, search = ""] = location.hash.slice(1).split("?");
   const [name, id = ""] = place.split("/");
-  const view = name in views ? name : "overview";
+  const view = Object.hasOwn(views, name) ? name : "overview";
   return { view, id: decoded(id), query: new URLSearchParams(search) };
 }
 
