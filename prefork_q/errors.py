@@ -21,11 +21,20 @@
 
 from __future__ import annotations
 
+import copyreg
 from datetime import timedelta
 from typing import Any, ClassVar
 
 
-class PreforkQError(Exception):
+class Portable(Exception):
+    """An error that another process can be sent, whatever its constructor takes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own would call the constructor with the message.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class PreforkQError(Portable):
     """The root of all errors that prefork-q raises on purpose."""
 
     code: ClassVar[str] = "internal"
@@ -122,7 +131,7 @@ class TaskFailed(PreforkQError):
         self.error = error
 
 
-class RetryAfter(Exception):
+class RetryAfter(Portable):
     """Raised by a handler: run this task again after `seconds`, a number or a timedelta. It uses an attempt.
 
     Raises:
