@@ -110,7 +110,7 @@ def _fingerprint(
         new.type,
         payload,
         queue=given["queue"],
-        delay=None if delay is None else float(delay),
+        delay=float(delay) if delay else None,
         run_at=None if run_at is None else float(run_at),
         max_attempts=given["max_attempts"],
         timeout=None if given["timeout"] is None else float(given["timeout"]),

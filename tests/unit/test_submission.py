@@ -145,7 +145,7 @@ def test_the_fingerprint_tells_requests_apart_by_what_they_ask_for() -> None:
         {"timeout": 1.0},
     ):
         assert prepared(**base | other).fingerprint != first
-    for same in ({"queue": "default"}, {"max_attempts": 3}):
+    for same in ({"queue": "default"}, {"max_attempts": 3}, {"delay": 0}, {"delay": timedelta()}):
         assert prepared(**base | same).fingerprint == first
         # The API knows what was asked for, and the client what it is given.
         assert prepared(**base | same, filled_in=("timeout",)).fingerprint == first
