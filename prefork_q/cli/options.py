@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import click
+from pydantic import TypeAdapter, ValidationError
 
 from prefork_q.config import OPTIONS, Config, Option, load
 from prefork_q.keys import NAME, NAME_RULE
@@ -58,6 +59,20 @@ def name(ctx: click.Context, parameter: click.Parameter, value: str | None) -> s
     return value
 
 
+def _value(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Check what a flag was given; a callback of click's. How it fits the rest is for the configuration."""
+    if value is None or value == ():
+        return value
+    field = Config.model_fields[str(parameter.name)]
+    annotation: Any = Annotated[field.annotation, *field.metadata]
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        text = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        raise click.BadParameter(text) from None
+    return value
+
+
 def _parameter(option: Option) -> Callable[[Function], Function]:
     if option.kind == "argument":
         return click.argument(option.name, required=False, metavar=f"[{option.metavar}]")
@@ -68,6 +83,5 @@ def _parameter(option: Option) -> Callable[[Function], Function]:
         return click.option(option.flag, option.name, is_flag=True, **details)
     if option.choices:
         return click.option(option.flag, option.name, type=click.Choice(option.choices), **details)
-    if option.kind == "multiple":
-        return click.option(option.flag, option.name, multiple=True, metavar=option.metavar, **details)
-    return click.option(option.flag, option.name, metavar=option.metavar, **details)
+    details |= {"multiple": option.kind == "multiple", "metavar": option.metavar, "callback": _value}
+    return click.option(option.flag, option.name, **details)

@@ -528,7 +528,12 @@ def test_a_server_that_cannot_be_reached_has_its_own_exit_code(cli: Cli, command
 
 
 @pytest.mark.parametrize("command", ["task list", "dead list", "queue list"])
-def test_a_wrong_configuration_has_its_own_exit_code(cli: Cli, command: str) -> None:
-    ran = cli(*command.split(), "--namespace", "a b")
+def test_a_wrong_configuration_has_its_own_exit_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    assert cli(*command.split(), "--namespace", "a b").code == 2
+    monkeypatch.setenv("PREFORK_Q_NAMESPACE", "a b")
+
+    ran = cli(*command.split())
 
     assert (ran.code, ran.out) == (78, "")

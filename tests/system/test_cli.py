@@ -109,10 +109,6 @@ def test_running_a_node_loads_no_redis_client_and_no_web_framework_into_the_mast
         (["nosuch_module:app"], "nosuch_module"),
         (["handlers.py:app"], "handlers.py"),
         ([HANDLERS, "--http", "0.0.0.0:8420"], "0.0.0.0"),
-        ([HANDLERS, "--http", "nonsense"], "nonsense"),
-        ([HANDLERS, "--workers", "0"], "--workers"),
-        ([HANDLERS, "--lease", "soon"], "--lease"),
-        ([HANDLERS, "--redis-url", "http://localhost"], "--redis-url"),
         ([HANDLERS, "--log-file", "/nosuch/folder/log"], "log_file"),
         ([HANDLERS, "--state-dir", "/proc/nosuch"], "state_dir"),
         ([HANDLERS, "--config", "nosuch.toml"], "nosuch.toml"),
@@ -127,6 +123,33 @@ def test_a_wrong_configuration_is_refused(program: Program, arguments: list[str]
     assert ran.returncode == 78, ran.stderr
     assert told in ran.stderr
     assert ran.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("http", "nonsense", "nonsense"),
+        ("workers", "0", "greater than or equal to 1"),
+        ("workers", "x", "valid integer"),
+        ("lease", "soon", "write a duration"),
+        ("queues", "a b", "a b"),
+        ("redis-url", "http://:secret@localhost", "a Redis URL is"),
+        ("preload", "abc", "abc"),
+    ],
+)
+def test_a_wrong_value_is_wrong_usage_as_a_flag_and_wrong_configuration_elsewhere(
+    program: Program, tmp_path: Path, flag: str, value: str, told: str
+) -> None:
+    ran = program("run", HANDLERS, f"--{flag}", value)
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"'--{flag}'" in ran.stderr
+    assert told in ran.stderr
+    assert "secret" not in ran.stderr
+    key = flag.replace("-", "_")
+    assert program("run", HANDLERS, **{f"PREFORK_Q_{key.upper()}": value}).returncode == 78
+    (tmp_path / "wrong.toml").write_text(f'{key} = "{value}"\n')
+    assert program("run", HANDLERS, "--config", "wrong.toml").returncode == 78
 
 
 def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_one(program: Program, tmp_path: Path) -> None:
