@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from prefork_q.acl import rule
+from prefork_q.cli.apart import apart
 from prefork_q.cli.exits import EXIT_CODES, FAILED
 from prefork_q.cli.findings import Finding, tell
 from prefork_q.cli.handlers import doubt_of_queues, load_handlers
@@ -97,18 +98,23 @@ def of_options(config: Config) -> Iterator[Finding]:
 
 
 def of_handlers(config: Config) -> Iterator[Finding]:
-    """Import the handlers as the service does, and look at what that leaves running."""
+    """Import the handlers as the service does, apart from this process."""
     if config.target is None:
         yield Finding("handlers", "warning", "none are named, so they were not imported: give TARGET")
         return
+    try:
+        for found in apart(lambda: list(of_import(config))):
+            yield Finding(*found)
+    except ConfigurationError as error:
+        yield Finding("handlers", "failed", str(error), error.code)
+
+
+def of_import(config: Config) -> Iterator[Finding]:
+    """Import the handlers, and look at what that leaves running."""
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
     before = open_sockets()
-    try:
-        app = load_handlers(config)
-    except PreforkQError as error:
-        yield Finding("handlers", "failed", str(error), error.code)
-        return
+    app = load_handlers(config)
     yield Finding("handlers", "ok", f"{len(app.handlers)}: {', '.join(app.handlers)}")
     doubt = doubt_of_queues(app, config)
     if doubt is not None:

@@ -72,19 +72,23 @@ def main() -> None:
     except OSError:
         # Whoever read it has gone.
         code = code or FAILED
-    # The interpreter would take its modules apart first: up to half a second, for nothing.
-    if threading.active_count() == 1:
+    # The interpreter would take its modules apart first: up to half a second, for nothing; and wait for
+    # threads that the handlers' import has left, perhaps for ever.
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    if not others or not all(thread.daemon for thread in others):
         os._exit(code)
     sys.exit(code)
 
 
 def shed_inheritance() -> None:
-    """Undo what whoever started the program may have left: blocked signals, closed standard streams.
+    """Undo what whoever started the program may have left: blocked signals, children that are not waited for,
+    closed standard streams.
 
     A closed one would be the number of the next descriptor that is opened, and what somebody prints would
     go into a connection.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(fd)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from prefork_q.api.create import describe
+from prefork_q.cli.apart import apart
 from prefork_q.cli.handlers import load_handlers
 from prefork_q.cli.options import config_options, load_config
 from prefork_q.cli.output import print_json
@@ -21,5 +22,7 @@ def command(config: Path | None, **given: Any) -> None:
     TARGET names the handlers whose tasks are accepted. Nothing is started and no server is reached.
     """
     settings = load_config(config, given)
-    handlers = load_handlers(settings).handlers if settings.target else {}
-    print_json(describe(settings, handlers))
+    if settings.target:
+        print_json(apart(lambda: describe(settings, load_handlers(settings).handlers)))
+    else:
+        print_json(describe(settings, {}))

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -468,6 +469,91 @@ def test_check_warns_of_threads_that_the_import_leaves(program: Program, tmp_pat
     assert "collector" in ran.stdout
 
 
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(300,), name='sleeper').start()\n"
+
+
+def test_threads_that_the_import_leaves_keep_no_command_from_ending(program: Program, tmp_path: Path) -> None:
+    write_handlers(tmp_path, THREAD)
+
+    checked = program("check", "handlers:app")
+    described = program("openapi", "handlers:app")
+
+    assert (checked.returncode, "sleeper" in checked.stdout) == (0, True)
+    assert described.returncode == 0
+    assert "task.nothing" in json.loads(described.stdout)["components"]["schemas"]
+
+
+def test_what_the_import_prints_is_no_data(program: Program, tmp_path: Path) -> None:
+    write_handlers(tmp_path, "import os\nprint('printed')\nos.system('echo echoed')\n")
+
+    for arguments in (("check", "--json"), ("openapi",)):
+        ran = program(*arguments, "handlers:app")
+
+        assert ran.returncode == 0
+        assert json.loads(ran.stdout)
+        assert {"printed", "echoed"} <= set(ran.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("os._exit(0)", "exited 0"),
+        ("os._exit(3)", "exited 3"),
+        ("os.kill(os.getpid(), 11)", "killed by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_an_import_that_ends_the_process_is_told(
+    program: Program, tmp_path: Path, end: str, told: str
+) -> None:
+    write_handlers(tmp_path, f"import os\n{end}\n")
+    told = f"importing the handlers ended the process: {told}"
+
+    checked = program("check", "handlers:app", "--json")
+    assert checked.returncode == 78
+    (failed,) = [one for one in json.loads(checked.stdout)["checks"] if one["state"] == "failed"]
+    assert (failed["subject"], failed["detail"]) == ("handlers", told)
+    assert f"failed   handlers       {told}" in program("check", "handlers:app").stdout
+    described = program("openapi", "handlers:app")
+    assert (described.returncode, described.stdout, told in described.stderr) == (78, "", True)
+
+
+def test_check_works_where_ended_children_are_ignored(tmp_path: Path, environ: dict[str, str]) -> None:
+    write_handlers(tmp_path, "")
+    script = f"trap '' CHLD; exec {shlex.quote(str(PROGRAM))} check handlers:app"
+
+    ran = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=environ,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (ran.returncode, "nothing" in ran.stdout) == (0, True), ran
+
+
+@pytest.mark.parametrize("command", ["check", "openapi"])
+def test_an_import_that_hangs_ends_with_the_command(
+    environ: dict[str, str], tmp_path: Path, command: str
+) -> None:
+    write_handlers(tmp_path, "import time\nopen('begun', 'w').close()\ntime.sleep(300)\n")
+    process = subprocess.Popen(
+        [str(PROGRAM), command, "handlers:app"], cwd=tmp_path, env=environ, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    leaks.watch_session(process.pid)
+    try:
+        until((tmp_path / "begun").exists, 15, "the import")
+        (child,) = psutil.Process(process.pid).children()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    until(lambda: not child.is_running(), 5, "the end of the import")
+
+
+def write_handlers(folder: Path, first: str) -> None:
+    (folder / "handlers.py").write_text(
+        f"{first}from prefork_q import App\napp = App()\n@app.task\ndef nothing(): ...\n"
+    )
+
+
 def test_check_warns_of_handlers_whose_queue_nobody_works_on(program: Program, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "from prefork_q import App\napp = App()\n@app.task('fetch', queue='slow')\ndef fetch(): ...\n"
@@ -519,6 +605,27 @@ def test_the_api_alone_takes_tasks_and_stops_on_term(
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def test_threads_that_the_import_leaves_keep_the_api_from_no_stop(
+    embedded: Node, environ: dict[str, str], tmp_path: Path
+) -> None:
+    write_handlers(tmp_path, THREAD)
+    place = ("--state-dir", str(embedded.state_dir), "--http", "127.0.0.1:0", "--log-file", "api.log")
+    process = subprocess.Popen(
+        [str(PROGRAM), "api", "handlers:app", *place], cwd=tmp_path, env=environ, start_new_session=True
+    )
+    leaks.watch_session(process.pid)
+    log = tmp_path / "api.log"
+    try:
+        until(lambda: log.exists() and "listening" in log.read_text(), 15, "the API")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+    assert '"stopped"' in log.read_text()
 
 
 def submitted(node: Node) -> str | None:
