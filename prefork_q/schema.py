@@ -2,8 +2,8 @@
 
 The members of a payload are the handler's parameters. `"7"`, `true` and `7.0` are no `int`;
 an `int` is a `float`; what JSON lacks (paths, dates, enumerations, models) is read from its
-JSON form, as pydantic's strict mode does; but `true` and `1.0` are no member of an `Enum` or a `Literal`
-with a 1, as they are for pydantic. Unknown members are refused unless the handler takes `**kwargs`.
+JSON form, as pydantic's strict mode does. Unknown members are refused unless the handler takes
+`**kwargs`.
 
 This runs before every attempt: under half a microsecond for a few plain members, parsing included,
 which a check by hand after the quickest parser did not beat.
@@ -11,18 +11,14 @@ which a check by hand after the quickest parser did not beat.
 
 from __future__ import annotations
 
-import operator
 import sys
 import types
-from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, NotRequired
 
 import orjson
 from pydantic import AliasChoices, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from prefork_q import strict_json
 from prefork_q.errors import ConfigurationError, Invalid, InvalidPayload
@@ -44,11 +40,6 @@ UNCHECKED = frozenset(
     ("metadata", "default", "expected", "serialization", "computed_fields", "json_schema_input_schema")
 )
 """Parts of a core schema that no payload is checked with."""
-
-OWN_VALIDATORS: dict[str, Any] = (
-    {"_use_prebuilt": False} if "_use_prebuilt" in (SchemaValidator.__text_signature__ or "") else {}
-)
-"""Keeps models from being checked by what was built along with them, which is less exact."""
 
 JSON_NAMES: dict[type, str] = {
     str: "a string",
@@ -73,9 +64,8 @@ class PayloadSchema:
         self._type = type_name
         self._signature = signature
         self._adapter = self._members_adapter()
-        self._validate = _validator(self._adapter).validate_json
+        self._validate = self._adapter.validator.validate_json
         self._extras = self._extras_adapter()
-        self._validate_extras = None if self._extras is None else _validator(self._extras).validate_json
 
     def arguments(self, body: bytes) -> dict[str, Any]:
         """Return the keyword arguments for a payload as JSON text. Defaults are left to the function.
@@ -85,8 +75,8 @@ class PayloadSchema:
         """
         try:
             members: dict[str, Any] = self._validate(body, strict=True)
-            if self._validate_extras is not None:
-                self._check_extras(self._validate_extras, members)
+            if self._extras is not None:
+                self._check_extras(self._extras, members)
             return members
         except ValidationError as error:
             raise self._refusal(body, error) from None
@@ -98,7 +88,7 @@ class PayloadSchema:
                 f"the payload does not fit {self._type}: its check raised {type(error).__name__}: {error}"
             ) from error
 
-    def _check_extras(self, validate: Callable[..., Any], members: dict[str, Any]) -> None:
+    def _check_extras(self, adapter: TypeAdapter[Any], members: dict[str, Any]) -> None:
         if self._signature.context in members:
             pointer = f"/payload/{self._signature.context}"
             raise self._invalid(((pointer, self._unknown_detail()),), 1)
@@ -106,7 +96,7 @@ class PayloadSchema:
             return
         named = {parameter.name for parameter in self._signature.parameters}
         extras = {name: value for name, value in members.items() if name not in named}
-        members.update(validate(orjson.dumps(extras), strict=True))
+        members.update(adapter.validate_json(orjson.dumps(extras), strict=True))
 
     def json_schema(self, *, ref_template: str = "#/$defs/{model}") -> dict[str, Any]:
         """Return the JSON Schema of a payload, entitled with the type; see pydantic for `ref_template`."""
@@ -229,103 +219,6 @@ def _is_lazy(schema: object) -> bool:
             _is_lazy(part) for name, part in schema.items() if name not in skipped
         )
     return isinstance(schema, (list, tuple)) and any(map(_is_lazy, schema))
-
-
-def _validator(adapter: TypeAdapter[Any]) -> Any:
-    """Return the validator of an adapter, but one that takes a number for a member of an enumeration or a
-    literal only if it is of the member's own type."""
-    schema = Exact(adapter.core_schema).schema
-    return adapter.validator if schema is adapter.core_schema else SchemaValidator(schema, **OWN_VALIDATORS)
-
-
-class Exact:
-    """A core schema whose enumerations and literals tell 1, 1.0 and true apart. `schema` is the given one if
-    there are none with numbers."""
-
-    def __init__(self, schema: Any) -> None:
-        self._enums: dict[str, Any] = {}
-        if schema["type"] == "definitions":
-            self._enums = {one["ref"]: one for one in schema["definitions"] if one["type"] == "enum"}
-        self.schema = self._of(schema)
-
-    def _of(self, part: Any) -> Any:
-        if isinstance(part, (list, tuple)):
-            items = [self._of(item) for item in part]
-            return part if all(map(operator.is_, items, part)) else type(part)(items)
-        if not isinstance(part, dict):
-            return part
-        kind = part.get("type")
-        if kind == "literal":
-            return _exact_literal(part)
-        if kind == "enum":
-            return _exact_enum(part)
-        if kind == "definition-ref" and part["schema_ref"] in self._enums:
-            return _exact_enum(self._enums[part["schema_ref"]], part)
-        skipped = UNCHECKED if isinstance(kind, str) else ()
-        parts = {name: below if name in skipped else self._of(below) for name, below in part.items()}
-        if kind == "dict" and "keys_schema" in part:
-            # In JSON they are texts.
-            parts["keys_schema"] = part["keys_schema"]
-        if kind == "definitions" and parts["definitions"] is not part["definitions"]:
-            # For the keys: everybody else has a copy.
-            parts["definitions"] = [
-                old if old["type"] == "enum" else new
-                for old, new in zip(part["definitions"], parts["definitions"], strict=True)
-            ]
-        return part if all(parts[name] is part[name] for name in part) else parts
-
-
-def _exact_literal(schema: Any) -> Any:
-    if not any(isinstance(one, (int, float)) for one in schema["expected"]):
-        return schema
-    known = _by_type((one, one) for one in schema["expected"])
-    expected = _listed(schema["expected"])
-
-    def choose(value: Any) -> Any:
-        if not isinstance(value, (dict, list)) and (type(value), value) in known:
-            return known[type(value), value]
-        raise PydanticKnownError("literal_error", {"expected": expected})
-
-    return core_schema.no_info_plain_validator_function(choose)
-
-
-def _exact_enum(schema: Any, part: Any = None) -> Any:
-    """`part` is what stands for the schema where it is used."""
-    members = schema["members"]
-    if not any(isinstance(member.value, (int, float)) for member in members):
-        return part or schema
-    known = _by_type((member.value, member) for member in members)
-    values = {value for _, value in known}
-    expected = _listed([member.value for member in members])
-
-    def choose(value: Any) -> Any:
-        if isinstance(value, (dict, list)) or value not in values:
-            with suppress(ValueError):
-                # It may have values that no JSON has, and a way of its own to find members.
-                return schema["cls"](value)
-        elif (type(value), value) in known:
-            return known[type(value), value]
-        raise PydanticKnownError("enum", {"expected": expected})
-
-    # After a check for anything: in a union the enumeration then is as good a choice as pydantic's own.
-    return core_schema.no_info_after_validator_function(choose, core_schema.any_schema())
-
-
-def _by_type(choices: Iterable[tuple[Any, Any]]) -> dict[tuple[type, Any], Any]:
-    """Return what is chosen by a value of JSON and its type."""
-    known: dict[tuple[type, Any], Any] = {}
-    for value, chosen in choices:
-        kind = next((one for one in (bool, int, float, str, type(None)) if isinstance(value, one)), None)
-        if kind is not None:
-            known.setdefault((kind, value), chosen)
-    whole = {(int, value): chosen for (kind, value), chosen in known.items() if kind is float}
-    # An int is a float.
-    return whole | known
-
-
-def _listed(values: list[Any]) -> str:
-    *others, last = map(repr, values)
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _renames(field: FieldInfo, name: str) -> bool:
