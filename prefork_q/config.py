@@ -101,15 +101,18 @@ class Layer:
 
 
 def require_ctl_folder(config: Config, environ: Mapping[str, str]) -> None:
-    """Check that the folder of the control socket is there; the state folder and the default one are made.
+    """Check that the control socket's folder is there, or can be made in one that is. The state folder and
+    the default one are made anyway.
 
     Raises:
-        ConfigurationError: it is not, and would be made wherever a slip of the pen has put it.
+        ConfigurationError: it would be made wherever a slip of the pen has put it.
     """
     folder = config.ctl_socket.parent
     usual = Path(default_ctl_socket(environ, str(config.state_dir))).absolute().parent
-    if folder not in (config.state_dir, usual) and not os.path.isdir(folder):
-        raise ConfigurationError(f"ctl_socket: there is no folder {folder}: make it, or choose another path")
+    if folder not in (config.state_dir, usual) and not os.path.isdir(folder.parent):
+        raise ConfigurationError(
+            f"ctl_socket: there is no folder {folder.parent}: make it, or choose another path"
+        )
 
 
 def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:

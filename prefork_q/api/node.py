@@ -45,13 +45,13 @@ class Node:
         return metrics
 
     def ready_workers(self) -> int:
-        """Return how many workers are ready, and neither deaf nor stopped: one that is busy counts.
+        """Return how many workers are ready and take tasks: not deaf, stopped or unserved; a busy one counts.
 
         Raises:
             PreforkQError: the master does not answer.
         """
         workers = ask(self._path, "workers", timeout=TIMEOUT)
         return sum(
-            worker["state"] == "ready" and worker.get("condition") not in ("deaf", "stopped")
+            worker["state"] == "ready" and worker.get("condition") not in ("deaf", "stopped", "unserved")
             for worker in workers
         )

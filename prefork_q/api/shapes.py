@@ -205,7 +205,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 ),
             },
             **dict.fromkeys(("held", "completed", "failed", "rss_bytes", "pss_bytes", "restarts"), COUNT),
-            "condition": {"enum": ["well", "busy", "deaf", "stopped"]},
+            "condition": {"enum": ["well", "busy", "deaf", "stopped", "unserved"]},
         }
     ),
     "Node": an_object(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import selectors
 import socket
 import stat
@@ -223,6 +224,9 @@ class ControlServer:
                 client.outgoing = memoryview(
                     encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
                 )
+            elif newline and _is_gone(client.connection):
+                # While this master was stopped, say: whoever asked was told that it has timed out.
+                raise ConnectionAbortedError
             elif newline:
                 answer = DENIED if client.is_denied else self._answer_to(bytes(line))
                 client.outgoing = memoryview(answer)
@@ -373,3 +377,10 @@ def _groups(connection: socket.socket) -> set[int]:
 def _is_allowed(connection: socket.socket) -> bool:
     _, uid, _ = _peer(connection)
     return uid in (0, os.geteuid()) or os.getegid() in _groups(connection)
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the peer has closed its socket, not only its sending half."""
+    poller = select.poll()
+    poller.register(connection, 0)
+    return bool(poller.poll(0))

@@ -232,12 +232,13 @@ class Retiring:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """From the keeper, at each change: whether Redis answers, its version once known, and what it might do to
-    tasks."""
+    """From the keeper, at each change: whether Redis answers, its version once known, what it might do to
+    tasks, and the names of the keeper's chores that it refuses."""
 
     reachable: bool
     version: str | None = None
     warning: str | None = None
+    refused: str = ""
 
 
 Message = (

@@ -2,7 +2,8 @@
 
 Who writes what (nobody else, so there is no lock):
   master            incarnation, generation, place, pid, alive
-  worker main       state, beat, names, counters, histograms, seconds, held entries, `idle`, threads, baseline
+  worker main       state, beat, names, counters, histograms, seconds, held entries, `idle`, threads,
+                    baseline, since when Redis does not serve it
   processor p       the entry of processor p (its thread, or the main thread on its behalf)
   keeper            renewed / lost / cancel of held entries, rss and pss, is stopped
 
@@ -50,7 +51,8 @@ _WAIT_WORDS: Final = stats.BUCKETS + 1
 
 # The layout of a slot, in words of 8 bytes.
 _INCARNATION_BYTES: Final = 128
-_GENERATION, _PID, _ALIVE, _STATE, _BEAT, _RSS, _PSS, _BASELINE, _STOPPED, _MAIN_THREAD = range(16, 26)
+_GENERATION, _PID, _ALIVE, _STATE, _BEAT, _RSS, _PSS = range(16, 23)
+_BASELINE, _STOPPED, _MAIN_THREAD, _UNSERVED = range(23, 27)
 _PLACE: Final = 31
 _COUNTERS: Final = 32
 _SECONDS: Final = _COUNTERS + stats.COUNTERS
@@ -200,6 +202,15 @@ class WorkerSlot:
     @baseline_bytes.setter
     def baseline_bytes(self, size: int) -> None:
         self._words[self._at + _BASELINE] = size
+
+    @property
+    def unserved_since(self) -> float:
+        """Boot time since when Redis has carried out none of its calls, though it asks; 0 if it does."""
+        return self._floats[self._at + _UNSERVED]
+
+    @unserved_since.setter
+    def unserved_since(self, now: float) -> None:
+        self._floats[self._at + _UNSERVED] = now
 
     @property
     def main_thread(self) -> int:

@@ -113,11 +113,16 @@ class Agenda:
         else:
             if self._troubles.pop(chore.name, None):
                 self._events.emit("chore_done_again", chore=chore.name)
+                self._tell_master()
 
     def _tell_once(self, chore: Chore, event: str, *, kind: str, **fields: object) -> None:
         if self._troubles.get(chore.name) != kind:
             self._troubles[chore.name] = kind
             self._events.emit(event, level="error", chore=chore.name, kind=kind, **fields)
+            self._tell_master()
+
+    def _tell_master(self) -> None:
+        self._reach.refuses(", ".join(name for name, kind in self._troubles.items() if kind != "mistake"))
 
     def _must_wait(self, chore: Chore) -> bool:
         return chore.needs_redis and self._reach.is_lost

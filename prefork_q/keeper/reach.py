@@ -38,6 +38,7 @@ class Reach:
         self._longest_pause = LONGEST_PAUSE
         self.is_lost = True
         self.retry_at = 0.0
+        self._refused = ""
 
     def is_lost_by(self, error: Unavailable) -> bool:
         """Count a call's failure; return whether it means that Redis is away."""
@@ -65,6 +66,12 @@ class Reach:
         self._tell(self._state(reachable=True))
         return True
 
+    def refuses(self, chores: str) -> None:
+        """Let the master know the names of the chores that Redis refuses, though it answers."""
+        if chores != self._refused:
+            self._refused = chores
+            self._tell(self._state(reachable=not self.is_lost))
+
     def hurry(self) -> None:
         """Look at once, and often: there is little time left."""
         self._longest_pause = FIRST_PAUSE
@@ -90,7 +97,7 @@ class Reach:
             self._events.emit("redis_doubtful", level="warning", detail=self._warning)
 
     def _state(self, *, reachable: bool) -> RedisState:
-        return RedisState(reachable, self._version, self._warning)
+        return RedisState(reachable, self._version, self._warning, self._refused)
 
     def _ask(self) -> dict[str, Any]:
         """Return how the server describes itself, nothing if this user may not ask for it."""

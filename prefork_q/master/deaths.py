@@ -94,15 +94,16 @@ def notice_of(
     Nothing is charged to any task if the master killed the worker for its own reasons, nor if it had come to
     the end of a drain: then it says so, leaves what still runs in its slot, and exits 0. But what it was
     killed for is: a task over its time limit, all that ran if it took too much memory. One that dies while
-    it drains has died of what it ran. One that dies of a fault with nothing in a handler has died of what a
-    handler left behind just before: else nothing would bound how often that happens.
+    it drains has died of what it ran. One that dies by itself with nothing in a handler (of a fault, of an
+    exception in its own code) has died of what a handler left behind just before: else nothing would bound
+    how often that happens.
     `now`: boot time.
     """
     ended_its_drain = slot.state == "ended" and exit.exit_code == 0
     late = {Claim(entry.id, entry.token) for entry in post_mortem.timed_out}
     holds = {Claim(one.id, one.token) for one in slot.holds} - late
     running = {Claim(one.id, one.token) for one in slot.running} - late
-    if not running and exit.signal in FAULTS:
+    if not running and (exit.signal in FAULTS or (exit.exit_code is not None and not ended_its_drain)):
         running = {Claim(one.id, one.token) for one in slot.left} & holds
     return DeathNotice(
         incarnation=child.incarnation,

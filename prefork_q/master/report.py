@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any, TypeVar
 
+import psutil
+
 from prefork_q.ipc import stats
 from prefork_q.ipc.messages import RedisState
 from prefork_q.ipc.scoreboard import Scoreboard
@@ -120,17 +122,20 @@ class Report:
     def troubles(self, now: float, redis: RedisState | None, reload: dict[str, Any] | None) -> list[str]:
         """Return the reasons besides the number of workers that are ready."""
         reasons = []
+        is_reachable = redis is not None and redis.reachable
         for place in self._slots.places():
             if place.is_failing:
                 reasons.append(_failing(place, now))
             elif place.role != "worker" and (place.child is None or not place.child.is_ready):
                 reasons.append(f"{place.name}: {place.state}")
-            elif (trouble := self._trouble(place, now)) is not None:
+            elif (trouble := self._trouble(place, now, is_reachable=is_reachable)) is not None:
                 reasons.append(trouble)
         if redis is None:
             reasons.append("redis: not reached yet")
         elif not redis.reachable:
             reasons.append("redis: unreachable")
+        elif redis.refused:
+            reasons.append(f"redis: refuses the keeper's {redis.refused}; the log says why (chore_refused)")
         if reload is not None and reload["outcome"] == "failed":
             reasons.append(f"the last reload failed: {reload['reason']}")
         return reasons
@@ -226,21 +231,30 @@ class Report:
         }
 
     def _condition(self, child: Child, now: float) -> Condition:
-        """Return whether a worker is well, busy, deaf or stopped."""
+        """Return how a worker is; one that is not ready yet is well."""
         slot = self._slot(child)
         if slot is None or not child.is_ready:
             return "well"
         return condition(
             last_beat=slot.last_beat, since=self._judged_since, now=now, runs=bool(slot.running()),
-            is_stopped=slot.is_stopped,
+            is_stopped=slot.is_stopped, unserved_since=slot.unserved_since,
         )  # fmt: skip
 
-    def _trouble(self, place: Place, now: float) -> str | None:
+    def _trouble(self, place: Place, now: float, *, is_reachable: bool) -> str | None:
         slot = self._slot(place.child)
-        if place.role != WORKER or place.child is None or slot is None:
+        if place.child is None:
             return None
-        silent = now - max(slot.last_beat, self._judged_since)
-        return told(place.name, self._condition(place.child, now), silent)
+        if place.role != WORKER:
+            # Of workers the keeper looks.
+            return told(place.name, "stopped" if _is_stopped(place.child) else "well", 0.0)
+        if slot is None:
+            return None
+        how = self._condition(place.child, now)
+        if how == "unserved" and not is_reachable:
+            # Said once for all.
+            return None
+        since = slot.unserved_since if how == "unserved" else slot.last_beat
+        return told(place.name, how, now - max(since, self._judged_since))
 
 
 def _shown(numbers: Mapping[str, N]) -> dict[str, N]:
@@ -264,6 +278,13 @@ def _state(board: Scoreboard, place: Place) -> str:
     ):
         return "draining"
     return place.state
+
+
+def _is_stopped(child: Child) -> bool:
+    try:
+        return bool(psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _role(place: Place, *, stops: bool) -> dict[str, Any]:

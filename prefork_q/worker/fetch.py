@@ -313,7 +313,8 @@ class FetchLoop:
         """Return what there is room for now; for nothing at all it still puts wake tokens back."""
         self._seq += 1
         settings = self._settings
-        room = limit = self._room if self._may_claim else 0
+        # The first call asks for nothing: the worker says that it is ready before anything runs in it.
+        room = limit = self._room if self._may_claim and self.has_turned else 0
         budget_us = 0
         paces: list[tuple[bytes, int]] = []
         budget = HORIZON * settings.threads - self._holdings.cost

@@ -130,6 +130,8 @@ class CommandLine:
         if call is None or answer is PENDING:
             return None
         self._has_answered = True
+        if self._outage.is_on:
+            self._slot.unserved_since = 0.0
         self._outage.ended()
         self._call = None
         return call, answer
@@ -159,6 +161,8 @@ class CommandLine:
             self._retry_at = now
             return
         self._has_answered = False
+        if not self._outage.is_on:
+            self._slot.unserved_since = now
         self._retry_at = max(now, boot_time()) + self._outage.failed(error)
 
 

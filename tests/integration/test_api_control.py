@@ -44,8 +44,9 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def connected(path: Path, stack: ExitStack) -> socket.socket:
     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
-    connection.settimeout(5)
+    # With a timeout a full queue of the kernel is an error at once (connect(2)); so it is waited for.
     connection.connect(str(path))
+    connection.settimeout(5)
     return connection
 
 

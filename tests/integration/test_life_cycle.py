@@ -350,8 +350,9 @@ class LifeCycle(RuleBasedStateMachine):
                 continue
             assert word == ("cancel" if task.is_cancel_requested else "ok")
             task.is_expired = False
-            if is_started:
+            if is_started and task.started != renewal.token:
                 task.started = renewal.token
+                task.is_long_unknown = False
 
     @rule(n=number, is_started=st.booleans())
     def let_leases_expire(self, n: int, is_started: bool) -> None:

@@ -237,6 +237,14 @@ def leave_a_fault(ctx: TaskContext) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@app.task("close_descriptors", retry=SOON)
+def close_descriptors(ctx: TaskContext, first: int, last: int) -> None:
+    """Close what is not ours, as a double close in native code may."""
+    with noted(ctx):
+        pass
+    os.closerange(first, last + 1)
+
+
 @app.task("eat", retry=SOON)
 def eat(ctx: TaskContext, mebibytes: int, seconds: float = 0.0, keep: bool = False) -> int:
     """Take memory and touch it; with `keep` the process keeps it after the task."""

@@ -115,7 +115,7 @@ def test_running_a_node_loads_no_redis_client_and_no_web_framework_into_the_mast
         ([HANDLERS, "--config", "nosuch.toml"], "nosuch.toml"),
         ([HANDLERS, "--config", "."], "configuration file ."),
         (["handlers"], "TARGET: 'handlers': write package.module:attribute"),
-        ([HANDLERS, "--ctl-socket", "nosuch/ctl.sock"], "nosuch: make it, or choose another path"),
+        ([HANDLERS, "--ctl-socket", "nosuch/run/ctl.sock"], "nosuch: make it, or choose another path"),
     ],
 )
 def test_a_wrong_configuration_is_refused(program: Program, arguments: list[str], told: str) -> None:

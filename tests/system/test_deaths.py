@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.ledger import Ledger
 from tests.support.node import Node
 from tests.support.until import until
@@ -74,6 +76,32 @@ def test_a_fault_that_ends_the_worker_when_its_handler_has_returned_is_charged(s
     # Unless its result is in Redis before the fault ends the process.
     assert (task["status"], task["crashes"]) == ("dead", 4) or task["status"] == "succeeded"
     assert sum(worker["restarts"] for worker in node.ctl("workers")) <= 4
+
+
+@pytest.mark.parametrize(("first", "last"), [(3, 1_000), (4, 7)])
+def test_a_handler_that_closes_the_workers_descriptors_is_dead_in_the_end(
+    start_node: StartNode, first: int, last: int
+) -> None:
+    node = start_node(workers=1)
+    id = node.submit("close_descriptors", {"first": first, "last": last}, max_attempts=1)
+
+    task = node.ended(id)
+
+    assert (task["status"], task["crashes"]) == ("dead", 4)
+    assert node.ended(node.submit("add", {"a": 1, "b": 1}))["status"] == "succeeded"
+
+
+def test_workers_that_die_of_their_tasks_have_been_ready(start_node: StartNode) -> None:
+    node = start_node(workers=1, max_crashes=0)
+    node.ctl("quiet")
+    ids = node.submit_many("exit", [{"code": 7}] * 8)
+    node.ctl("resume")
+
+    until(all_ended(node, len(ids)), 30, "the end of all tasks")
+
+    metrics = node.http("GET", "/metrics").body.decode()
+    causes = [line for line in metrics.splitlines() if line.startswith("prefork_q_worker_restarts_total{")]
+    assert not [line for line in causes if 'cause="birth"' in line and not line.endswith(" 0.0")], causes
 
 
 def test_a_handler_that_holds_the_interpreter_for_three_leases_runs_once(

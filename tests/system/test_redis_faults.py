@@ -282,7 +282,7 @@ def test_a_server_with_no_room_for_clients_is_waited_for(
 
     admin.config_set("maxclients", 1)
     admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    until(lambda: refused_with(node, "maxclients"), SOON, "a refusal that says why", every=0.05)
+    until(lambda: refused_with(node, "no room for another"), SOON, "a refusal that says why", every=0.05)
     admin.config_set("maxclients", room)
 
     everybody_works(node, ledger)
@@ -401,6 +401,47 @@ def test_rights_that_come_late_are_enough(
 
     node.wait_ready(SOON)
     everybody_works(node, ledger)
+
+
+@pytest.mark.parametrize("how", ["right", "replicas", "key"])
+def test_a_redis_that_refuses_all_work_though_it_answers_is_told_of(
+    start_node: StartNode, own_server: Server, keys: Keys, state: State, ledger: Ledger, how: str
+) -> None:
+    admin: redis.Redis = own_server.client()
+    admin.execute_command("ACL", "SETUSER", "little", "on", ">secret", *rule(keys).split())
+    node = start_node(url=own_server.url.replace("redis://", "redis://little:secret@"), workers=1)
+    assert node.http("GET", "/readyz").status == 200
+
+    match how:
+        case "right":
+            admin.execute_command("ACL", "SETUSER", "little", "-zadd")
+        case "replicas":
+            admin.config_set("min-replicas-to-write", 1)
+        case _:
+            state.put_in_place_of("processing")
+    if how == "key":
+        node.submit("add", {"a": 1, "b": 1})
+    else:
+        assert node.http("POST", "/tasks", {"type": "add", "payload": {"a": 1, "b": 1}}).status == 503
+
+    until(lambda: "refuses" in str(node.ctl("status")["degraded"]), 25, "a word in the status")
+    assert node.cli("ctl", "status").returncode == 1
+    if how != "right":
+        # Without work a worker calls nothing that needs this right.
+        until(lambda: node.ctl("workers")[0]["condition"] == "unserved", 25, "a word of the worker")
+        assert node.http("GET", "/readyz").status == 503
+    assert len(node.events("redis_lost")) <= 3
+
+    match how:
+        case "right":
+            admin.execute_command("ACL", "SETUSER", "little", "+zadd")
+        case "replicas":
+            admin.config_set("min-replicas-to-write", 0)
+        case _:
+            state.lose("processing")
+    until(lambda: node.http("GET", "/readyz").status == 200, SOON, "a node that is ready again")
+    everybody_works(node, ledger)
+    until(lambda: node.cli("ctl", "status").returncode == 0, 15, "a node that is well", every=0.5)
 
 
 # -- what should not be there

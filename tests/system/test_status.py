@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,31 @@ def test_without_redis_the_answer_comes_and_says_so(start_node: StartNode, own_s
     finally:
         own_server.resume()
     until(lambda: probed(node) == 0, 15, "a healthy node", every=0.2)
+
+
+def test_a_process_that_somebody_stopped_is_told_of(start_node: StartNode) -> None:
+    node = start_node(workers=1)
+    (api,) = node.pids()["api"]
+    os.kill(api, signal.SIGSTOP)
+    try:
+        (reason,) = until(lambda: node.ctl("status")["degraded"], 10, "a reason")
+        assert reason == "api 0: stopped (state T), continue it with SIGCONT"
+        assert node.cli("ctl", "status").returncode == 1
+    finally:
+        os.kill(api, signal.SIGCONT)
+    until(lambda: node.ctl("status")["degraded"] == [], 10, "a node that is well")
+
+
+def test_an_order_whose_asker_has_given_up_is_not_carried_out(start_node: StartNode) -> None:
+    node = start_node(workers=1)
+    (master,) = node.pids()["master"]
+    os.kill(master, signal.SIGSTOP)
+    try:
+        assert node.cli("ctl", "scale", "+1").returncode == 75
+    finally:
+        os.kill(master, signal.SIGCONT)
+
+    assert node.ctl("scale", "+1")["workers"] == 2
 
 
 def test_many_busy_workers_and_many_callers_are_no_hindrance(

@@ -315,11 +315,12 @@ def test_a_socket_path_too_long_for_the_kernel_is_refused_by_who_makes_it() -> N
 
 def test_the_folder_of_a_control_socket_must_be_there_unless_it_is_the_usual_one(tmp_path: Path) -> None:
     folder, state = str(tmp_path / "nosuch"), {"state_dir": str(tmp_path / "state")}
-    given = {"ctl_socket": f"{folder}/ctl.sock"}
+    given = {"ctl_socket": f"{folder}/run/ctl.sock"}
 
     with pytest.raises(ConfigurationError, match=r"there is no folder .*nosuch"):
         require_ctl_folder(load(given, {}), {})
-    require_ctl_folder(load(given, {}), {"RUNTIME_DIRECTORY": folder})
+    require_ctl_folder(load(given, {}), {"RUNTIME_DIRECTORY": f"{folder}/run"})
+    require_ctl_folder(load({"ctl_socket": f"{folder}/ctl.sock"}, {}), {})
     require_ctl_folder(load(state, {}), {})
     require_ctl_folder(load({"ctl_socket": str(tmp_path / "ctl.sock")}, {}), {})
 

@@ -170,6 +170,7 @@ def test_a_fault_with_nothing_in_a_handler_is_charged_to_what_has_just_left_one(
 ) -> None:
     slot.finished(0)
     fault = Exit(None, signal.SIGSEGV)
+    assert notice_of(child, Exit(70, None), slot.snapshot()).running == (Claim(A, 5), Claim(B, 6))
 
     notice = notice_of(child, fault, slot.snapshot())
 
