@@ -443,7 +443,7 @@ def test_check_and_the_start_warn_of_a_short_lease(
         ("TARGET", "handlers", "PREFORK_Q_TARGET: 'handlers': write package.module:attribute"),
         ("LOG_FILE", "/nosuch/log", "log_file '/nosuch/log': there is no folder /nosuch"),
         ("STATE_DIR", "/dev/null/state", "state_dir '/dev/null/state': Not a directory: /dev/null"),
-        ("CTL_SOCKET", "/nosuch/ctl.sock", "ctl_socket: there is no folder /nosuch"),
+        ("CTL_SOCKET", "/nosuch/run/ctl.sock", "ctl_socket: there is no folder /nosuch"),
     ],
 )
 def test_check_of_the_configuration_alone_refuses_what_run_refuses(
