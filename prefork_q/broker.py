@@ -352,7 +352,9 @@ class Broker:
     def register(self, node: str, info: dict[str, Any], *, silence: float = 60.0) -> str:
         """Say that a node lives. Returns the version of the layout that is stored; nothing is written if
         that is not LAYOUT."""
-        answer = self._calls.script("register", node, orjson.dumps(info), milliseconds(silence), LAYOUT)
+        answer = self._calls.script(
+            "register", node, orjson.dumps(info), milliseconds(silence), LAYOUT, *info.get("queues", ())
+        )
         return bytes(answer).decode()
 
     # -- the operator's verbs

@@ -54,7 +54,7 @@ TABLE: tuple[Key, ...] = (
     Key("totals", "hash", "counters since the namespace began", "the script that makes the outcome", "never"),
     Key("rate:<second>", "hash", "completed and failed in one second of Redis's clock",
         "the script that makes the outcome", "90 s"),
-    Key("queues", "hash", "queue -> tasks submitted to it", "submit", "never"),
+    Key("queues", "hash", "queue -> tasks submitted to it", "submit, register", "never"),
     Key("paused", "set", "queues that are paused", "pause, resume", "never"),
     Key("ghosts", "hash", "queue -> cancelled ids still in its pending list",
         "cancel, claim, purge", "never"),

@@ -208,7 +208,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/queues"): Operation(
         "listQueues",
-        "Show all queues that a task was ever submitted to.",
+        "Show all queues that somebody works on, or that a task was ever submitted to.",
         {200: answer("The queues.", ref("Queues"))},
         tag="queues",
     ),

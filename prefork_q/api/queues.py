@@ -29,7 +29,7 @@ class Queues:
         ]
 
     def all(self, environ: Environ) -> Answer:
-        """All queues that a task was ever submitted to."""
+        """All queues that somebody works on, or that a task was ever submitted to."""
         read_query(environ, ())
         return json_answer({"queues": [queue_as_json(one) for one in self._inspector.counts().queues]})
 
@@ -44,5 +44,6 @@ class Queues:
 
     def _answer(self, name: str, word: str, *, is_paused: bool) -> Answer:
         if word == "missing":
-            raise Problem(404, f"no task was ever submitted to a queue {name[:100]!r}")
+            detail = f"nobody works on a queue {name[:100]!r}, and no task was ever submitted to it"
+            raise Problem(404, detail)
         return json_answer({"name": name, "paused": is_paused})

@@ -24,7 +24,7 @@ def command() -> None:
 @json_option
 @reaching
 def list_(reach: Reach, is_json: bool) -> None:
-    """List the queues that tasks were ever submitted to."""
+    """List the queues that somebody works on, or that tasks were ever submitted to."""
     queues = reach.inspector.counts().queues
     if is_json:
         print_json({"queues": [queue_as_json(queue) for queue in queues]})
@@ -65,7 +65,7 @@ def purge(reach: Reach, name: str, yes: bool) -> None:
     """
     counts = {queue.name: queue.pending for queue in reach.inspector.counts().queues}
     if name not in counts:
-        raise NotFound(f"no task was ever submitted to queue {name}")
+        raise NotFound(f"nobody works on queue {name}, and no task was ever submitted to it")
     if not yes:
         what = counted(counts[name], "pending task")
         click.confirm(f"Delete {what} of queue {name} for good?", abort=True, err=True)
@@ -85,7 +85,7 @@ def purge(reach: Reach, name: str, yes: bool) -> None:
 
 def _require(word: str, name: str) -> None:
     if word == "missing":
-        raise NotFound(f"no task was ever submitted to queue {name}")
+        raise NotFound(f"nobody works on queue {name}, and no task was ever submitted to it")
 
 
 def _age(seconds: float | None) -> str | None:

@@ -230,6 +230,21 @@ def test_a_queue_is_paused_and_resumed(api: Api, claim: Callable[..., list[Lease
     assert len(claim(1, queue)) == 1
 
 
+def test_a_queue_that_somebody_works_on_is_paused_before_its_first_task(
+    api: Api, broker: Broker, claim: Callable[..., list[Lease]]
+) -> None:
+    broker.register("elsewhere", {"ready": 1, "queues": ["fresh"]})
+
+    assert api.http("POST", "/queues/fresh/pause").status == 200
+    (queue,) = api.http("GET", "/queues").json["queues"]
+    api.http("POST", "/tasks", {"type": "plain", "queue": "fresh"})
+
+    assert queue == {
+        "name": "fresh", "pending": 0, "paused": True, "submitted_total": 0, "oldest_pending_age_s": 0.0,
+    }  # fmt: skip
+    assert claim(1, "fresh") == []
+
+
 def test_an_unknown_queue_is_404(api: Api) -> None:
     for name in ("nobody", "%0a", "a%7Db", "a" * 1_000):
         for verb in ("pause", "resume"):

@@ -208,9 +208,9 @@ def test_a_script_that_writes_looks_at_its_rights_first(script: Script) -> None:
 
 COMMANDS = {
     "DEL", "EXISTS", "EXPIRE", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HMGET", "HSCAN",
-    "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAMENX", "RPUSH", "SADD", "SET",
-    "SETNX", "SISMEMBER", "SREM", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
-    "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE", "ZSCORE",
+    "HSET", "HSETNX", "LLEN", "LPUSH", "LRANGE", "LTRIM", "PEXPIREAT", "PUBLISH", "RENAMENX", "RPUSH",
+    "SADD", "SET", "SETNX", "SISMEMBER", "SREM", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE",
+    "ZRANGEBYSCORE", "ZREM", "ZREMRANGEBYRANK", "ZREVRANGE", "ZSCORE",
 }  # fmt: skip
 """All in Redis 6.2 and before. None walks a whole key space or set, takes from the middle of a list,
 blocks, or counts before a task has left its set; hashes that are read whole are as small as the number of
