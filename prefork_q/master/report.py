@@ -281,6 +281,8 @@ def _state(board: Scoreboard, place: Place) -> str:
 
 
 def _is_stopped(child: Child) -> bool:
+    if child.pid is None:
+        return False
     try:
         return bool(psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:

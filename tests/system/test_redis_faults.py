@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psutil
@@ -412,13 +413,13 @@ def test_a_redis_that_refuses_all_work_though_it_answers_is_told_of(
     node = start_node(url=own_server.url.replace("redis://", "redis://little:secret@"), workers=1)
     assert node.http("GET", "/readyz").status == 200
 
-    match how:
-        case "right":
-            admin.execute_command("ACL", "SETUSER", "little", "-zadd")
-        case "replicas":
-            admin.config_set("min-replicas-to-write", 1)
-        case _:
-            state.put_in_place_of("processing")
+    set_right = partial(admin.execute_command, "ACL", "SETUSER", "little")
+    refuse, allow = {
+        "right": [partial(set_right, word) for word in ("-zadd", "+zadd")],
+        "replicas": [partial(admin.config_set, "min-replicas-to-write", least) for least in (1, 0)],
+        "key": [partial(state.put_in_place_of, "processing"), partial(state.lose, "processing")],
+    }[how]
+    refuse()
     if how == "key":
         node.submit("add", {"a": 1, "b": 1})
     else:
@@ -432,13 +433,7 @@ def test_a_redis_that_refuses_all_work_though_it_answers_is_told_of(
         assert node.http("GET", "/readyz").status == 503
     assert len(node.events("redis_lost")) <= 3
 
-    match how:
-        case "right":
-            admin.execute_command("ACL", "SETUSER", "little", "+zadd")
-        case "replicas":
-            admin.config_set("min-replicas-to-write", 0)
-        case _:
-            state.lose("processing")
+    allow()
     until(lambda: node.http("GET", "/readyz").status == 200, SOON, "a node that is ready again")
     everybody_works(node, ledger)
     until(lambda: node.cli("ctl", "status").returncode == 0, 15, "a node that is well", every=0.5)
