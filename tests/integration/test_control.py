@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +397,56 @@ def test_asking_needs_only_the_standard_library() -> None:
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+# -- peers that do not do their part
+
+
+def connected(path: Path, stack: ExitStack) -> socket.socket:
+    connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+    # With a timeout a full queue of the kernel is an error at once (connect(2)); so it is waited for.
+    connection.connect(str(path))
+    connection.settimeout(5)
+    return connection
+
+
+def said(connection: socket.socket) -> bytes:
+    answer = b""
+    while data := connection.recv(65_536):
+        answer += data
+    return answer
+
+
+def test_three_hundred_silent_peers_keep_nobody_waiting(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    with serving(path, events), ExitStack() as stack:
+        silent = [connected(path, stack) for _ in range(300)]
+        assert ask(path, "ping", timeout=1.0) == StandIn().ping()
+        # The oldest had to go for it.
+        assert silent[0].recv(1) == b""
+
+
+def test_who_has_asked_is_answered_whoever_comes_after(tmp_path: Path, events: Events) -> None:
+    path = tmp_path / "ctl.sock"
+    with serving(path, events), ExitStack() as stack:
+        half = connected(path, stack)
+        half.sendall(b'{"v":1,')
+        whole = connected(path, stack)
+        whole.sendall(encode_request(Request("status")))
+        for _ in range(MAX_CLIENTS + 10):
+            connected(path, stack)
+        assert json.loads(said(whole))["data"] == StandIn().status()
+        assert said(half) == b""
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(MAX_REQUEST, True), (MAX_REQUEST + 1, False)])
+def test_a_request_has_a_limit_that_its_end_does_not_lift(
+    tmp_path: Path, events: Events, size: int, is_taken: bool
+) -> None:
+    path, line = tmp_path / "ctl.sock", encode_request(Request("ping")).strip()
+    with serving(path, events), ExitStack() as stack:
+        connection = connected(path, stack)
+        connection.sendall(line + b" " * (size - len(line) - 1) + b"\n")
+        answer = json.loads(said(connection))
+    assert answer["ok"] is is_taken
+    assert is_taken or answer["error"]["code"] == "too_large"
