@@ -97,7 +97,9 @@ def parse(name: str, text: str, parts: Mapping[str, str]) -> Script:
     commands = tuple(sorted(set(COMMAND.findall(body)) - NO_COMMANDS))
     # A channel is no key, and nobody waits for long if a message does not come.
     needed = ", ".join(f'"{command}"' for command in commands if command != "PUBLISH")
-    source = f"local COMMANDS = {{ {needed} }}\n{body}".encode() if "rights" in uses else body.encode()
+    # A function: most calls need no such table.
+    own = f"local function own_commands() return {{ {needed} }} end\n" if "rights" in uses else ""
+    source = (own + body).encode()
     return Script(
         name=name,
         summary=" ".join(summary),
